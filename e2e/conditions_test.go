@@ -90,7 +90,7 @@ func TestANodeThatIsNotEmptyAtItsDeadlineIsNotDrained(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("stuck", n.name, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/never"} })
-	s.leader()
+	s.alone()
 	message, _ := s.warn(n, 15*time.Second)
 	s.awaitDeleted(soon, message)
 	s.says(conditionTold, n, "DrainInProgress=False SpotInterruption", "Drained=False SpotInterruption")
@@ -122,7 +122,7 @@ func TestNoConditionIsWrittenWhereTheOptionIsOff(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("pod", n.name)
-	s.leader("--node-conditions=false")
+	s.alone("--node-conditions=false")
 	message, _ := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	s.throughout(3*time.Second, "the node says nothing", func() bool { return s.condition(n, cluster.Drained).Type == "" })

@@ -31,7 +31,7 @@ func TestABudgetThatAllowsNothingKeepsAPodUntilItsGraceHasToBegin(t *testing.T) 
 	const grace = 10 * time.Second
 	s.pod("kept", n.name, app("kept"), stopping(grace, 3*time.Second))
 	s.budget("kept", "kept", 1)
-	s.leader()
+	s.alone()
 	pulse := s.feel()
 	message, deadline := s.warn(n, 35*time.Second)
 	s.awaitDeleted(soon, message)
@@ -66,7 +66,7 @@ func TestAGraceLongerThanTheNoticeIsCutToWhatIsLeftOfIt(t *testing.T) {
 	s.pod("free", n.name, stopping(10*time.Minute, 4*time.Second))
 	s.pod("kept", n.name, app("kept"), stopping(10*time.Minute, 4*time.Second))
 	s.budget("kept", "kept", 1)
-	s.leader()
+	s.alone()
 	pulse := s.feel()
 	message, deadline := s.warn(n, 30*time.Second)
 	s.awaitDeleted(soon, message)
@@ -101,7 +101,7 @@ func TestTwoBudgetsOnOnePodAreNotHammeredAndTheDeadlineHolds(t *testing.T) {
 	s.pod("kept", n.name, app("kept"), stopping(grace, 3*time.Second))
 	s.budget("one", "kept", 0)
 	s.budget("two", "kept", 0)
-	s.leader()
+	s.alone()
 	pulse := s.feel()
 	message, deadline := s.warn(n, 35*time.Second)
 	s.awaitDeleted(soon, message)
@@ -128,7 +128,7 @@ func TestATighterDeadlineShortensAGraceThatIsUnderWay(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("slow", n.name, stopping(10*time.Minute, 9*time.Minute))
-	s.leader()
+	s.alone()
 	rebalance := s.send(s.body("rebalance-recommendation", n.instance))
 	s.eventually("the pod is evicted", func() bool { return len(s.evictions()) == 1 })
 	pulse := s.feel()
@@ -154,7 +154,7 @@ func TestARebalanceRecommendationForcesNothing(t *testing.T) {
 	n := s.nodes(1)[0]
 	s.pod("kept", n.name, app("kept"), stopping(5*time.Second, 0))
 	s.budget("kept", "kept", 1)
-	s.leader("--node-termination-grace-period=10")
+	s.alone("--node-termination-grace-period=10")
 	sent := time.Now()
 	message := s.send(s.body("rebalance-recommendation", n.instance))
 	s.awaitDeleted(soon, message)
@@ -182,7 +182,7 @@ func TestAStoppingInstanceWaitsForNoBudget(t *testing.T) {
 	n := s.nodes(1)[0]
 	s.pod("kept", n.name, app("kept"), stopping(7*time.Second, 2*time.Second))
 	s.budget("kept", "kept", 1)
-	s.leader()
+	s.alone()
 	message := s.send(s.body("state-change-stopping", n.instance))
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
@@ -199,7 +199,7 @@ func TestPodsOfDaemonSetsAndMirrorPodsStayAndAreNotWaitedFor(t *testing.T) {
 	s.mirrorPod("static", n)
 	s.pod("unmanaged", n.name)
 	s.pod("scratch", n.name, emptyDir)
-	s.leader()
+	s.alone()
 	message, _ := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	if got, want := s.namesOn(n), []string{agent, "static"}; !slices.Equal(got, want) {
@@ -218,7 +218,7 @@ func TestPodsWithAnEmptyDirStayWhereLocalDataIsNotToBeDeleted(t *testing.T) {
 	n := s.nodes(1)[0]
 	s.pod("scratch", n.name, emptyDir)
 	s.pod("plain", n.name)
-	s.leader("--delete-local-data=false")
+	s.alone("--delete-local-data=false")
 	message, _ := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	if got, want := s.namesOn(n), []string{"scratch"}; !slices.Equal(got, want) {
@@ -235,7 +235,7 @@ func TestPodsOfDaemonSetsThatAreNotIgnoredKeepNoOtherPodOnTheNode(t *testing.T) 
 	n := s.nodes(1)[0]
 	agent := s.daemonSet("agent")[0]
 	s.pod("plain", n.name)
-	s.leader("--ignore-daemon-sets=false")
+	s.alone("--ignore-daemon-sets=false")
 	message, _ := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	if got, want := s.namesOn(n), []string{agent}; !slices.Equal(got, want) {
@@ -248,7 +248,7 @@ func TestTheOptionReplacesThePodsOwnGrace(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("plain", n.name, stopping(time.Minute, time.Minute))
-	s.leader("--pod-termination-grace-period=4")
+	s.alone("--pod-termination-grace-period=4")
 	pulse := s.feel()
 	message, deadline := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
@@ -267,7 +267,7 @@ func TestSystemCriticalPodsGoLast(t *testing.T) {
 	s.pod("critical", n.name, func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-cluster-critical" })
 	s.pod("quick", n.name)
 	s.pod("slow", n.name, stopping(20*time.Second, 5*time.Second))
-	s.leader()
+	s.alone()
 	message, _ := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
@@ -285,7 +285,7 @@ func TestSystemCriticalPodsGoLast(t *testing.T) {
 func TestAPodThatWasBoundBehindTheCordonIsEvictedToo(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
-	s.leader()
+	s.alone()
 	pulse := s.feel()
 	message, _ := s.warn(n, 2*time.Minute)
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(n.name) })
@@ -317,7 +317,7 @@ func TestAnAttachedVolumeHoldsBackTheEnd(t *testing.T) {
 	s.claim("data")
 	s.pod("db", n.name, claiming("data"))
 	s.attach("data", n)
-	s.leader()
+	s.alone()
 	action, message := s.transition(n, awssim.Terminating)
 	s.gone("db")
 	s.throughout(8*time.Second, "the end waits for the volume", func() bool {
@@ -339,7 +339,7 @@ func TestAnAttachedVolumeIsWaitedForUntilTheDeadlineAtMost(t *testing.T) {
 	s.claim("data")
 	s.pod("db", n.name, claiming("data"))
 	s.attach("data", n)
-	s.leader()
+	s.alone()
 	message, deadline := s.warn(n, 15*time.Second)
 	s.awaitDeleted(soon, message)
 	if s.deleted(message).Before(deadline) {
@@ -357,7 +357,7 @@ func TestTheVolumeOfAPodThatStaysIsNotWaitedFor(t *testing.T) {
 	})
 	s.attach("log", n)
 	s.pod("writer", n.name, claiming("log"))
-	s.leader()
+	s.alone()
 	message, deadline := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
@@ -377,7 +377,7 @@ func TestAVolumeThatNoPodOfTheDrainUsedIsNotWaitedFor(t *testing.T) {
 	s.pod("db", n.name, claiming("data"))
 	s.attach("data", n)
 	s.attach("other", n)
-	h := s.leader("--json-logging")
+	h := s.alone("--json-logging")
 	action, message := s.transition(n, awssim.Terminating)
 	s.gone("plain")
 	s.gone("db")
@@ -410,7 +410,7 @@ func TestAPodThatHasEndedIsNotWaitedForThoughAFinalizerKeepsIt(t *testing.T) {
 	s.pod("stops", n.name, kept) // once it is evicted
 	s.pod("plain", n.name)
 	s.pod("critical", n.name, func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-cluster-critical" })
-	h := s.leader("--json-logging")
+	h := s.alone("--json-logging")
 	action, message := s.transition(n, awssim.Terminating)
 	s.eventually("the pod is evicted", func() bool {
 		p, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, "stops", metav1.GetOptions{})
@@ -479,7 +479,7 @@ func TestTheOutOfServiceTaintComesWithTheEndAndGoesWhenTheNodeIsBack(t *testing.
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(s.ctx, s.name, release.Name)
 	s.must(err)
 	s.allowOutOfService(s.holder(kubeconfig), n)
-	s.leader("--enable-out-of-service-taint")
+	s.alone("--enable-out-of-service-taint")
 	stopping := s.send(s.body("state-change-stopping", n.instance))
 	s.awaitDeleted(soon, stopping)
 	if tainted() {
@@ -510,7 +510,7 @@ func TestWorkersBoundWhatIsNotUrgent(t *testing.T) {
 	for _, n := range nodes {
 		s.pod("on-"+n.name, n.name, stopping(time.Minute, 10*time.Second))
 	}
-	s.leader("--workers=1")
+	s.alone("--workers=1")
 	pulse := s.feel()
 	first := s.send(s.body("rebalance-recommendation", nodes[0].instance))
 	s.eventually("the first drain is under way", func() bool { return len(s.requests("on-"+nodes[0].name)) > 0 })
@@ -535,7 +535,7 @@ func TestADrainThatABudgetBlocksDoesNotKeepItsWorkerForEver(t *testing.T) {
 	s.pod("kept", nodes[0].name, app("kept"))
 	s.pod("free", nodes[1].name)
 	s.budget("kept", "kept", 1)
-	s.leader("--workers=1", "--node-termination-grace-period=6")
+	s.alone("--workers=1", "--node-termination-grace-period=6")
 	blocked := s.send(s.body("rebalance-recommendation", nodes[0].instance))
 	s.eventually("the first drain is under way", func() bool { return len(s.requests("kept")) > 0 })
 	next := s.send(s.body("rebalance-recommendation", nodes[1].instance))

@@ -445,6 +445,13 @@ func (s *scenario) leader(args ...string) *handler {
 	return h
 }
 
+// alone runs the only replica of a scenario, and waits until it leads: it does so without a Lease, which it can neither lose
+// nor be paused by.
+func (s *scenario) alone(args ...string) *handler {
+	s.Helper()
+	return s.leader(append([]string{"--leader-elect=false"}, args...)...)
+}
+
 // logged returns the entries of the log with this message, unless it is empty, and these values. The handler has to
 // have the option json-logging.
 func (h *handler) logged(message string, keysAndValues ...string) []map[string]any {

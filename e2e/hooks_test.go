@@ -16,7 +16,7 @@ func TestHeartbeatsHoldAHookOpenUntilItsNodeIsDrainedAndEndWithIt(t *testing.T) 
 	n := s.nodes(1)[0]
 	s.hook(awssim.Terminating, 30*time.Second, n)
 	s.pod("slow", n.name, stopping(2*time.Minute, 55*time.Second))
-	s.leader("--heartbeat-interval=30", "--heartbeat-until=180")
+	s.alone("--heartbeat-interval=30", "--heartbeat-until=180")
 	action, message := s.transition(n, awssim.Terminating)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
@@ -38,7 +38,7 @@ func TestWithoutHeartbeatsPodsAreForcedInTimeForTheHook(t *testing.T) {
 	s.pod("kept", n.name, app("kept"), stopping(10*time.Second, 3*time.Second))
 	s.pod("slow", n.name, stopping(time.Minute, 5*time.Second))
 	s.budget("kept", "kept", 1)
-	s.leader()
+	s.alone()
 	pulse := s.feel()
 	action, message := s.transition(n, awssim.Terminating)
 	s.awaitDeleted(soon, message)
@@ -108,7 +108,7 @@ func TestACompletionThatFailsIsTriedUntilItWorks(t *testing.T) {
 			s.pod("plain", n.name)
 			fault.Service, fault.Action, fault.Count = "autoscaling", "CompleteLifecycleAction", 7
 			s.must(s.aws.SetFault(fault))
-			s.leader()
+			s.alone()
 			action, message := s.transition(n, awssim.Terminating)
 			s.awaitDeleted(soon, message)
 			s.completedOnce(action)
@@ -137,7 +137,7 @@ func TestAHookIsCompletedAfterItsDrainWithTheRoleOfNTH(t *testing.T) {
 			s.must(s.aws.SetFault(awssim.Fault{ID: action, Service: service, Action: action, Status: http.StatusForbidden, Code: "AccessDenied"}))
 		}
 	}
-	s.leader("--heartbeat-interval=30")
+	s.alone("--heartbeat-interval=30")
 	action, message := s.transition(n, awssim.Terminating)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
@@ -154,7 +154,7 @@ func TestAHookWhoseEventNeverArrivedIsCompletedAfterItsDrain(t *testing.T) {
 	s.hook(awssim.Terminating, 10*time.Minute, n)
 	s.aws.RemoveRule("lifecycle")
 	s.pod("plain", n.name)
-	s.leader()
+	s.alone()
 	actions, err := s.aws.StartTransition(n.instance, awssim.Terminating)
 	s.must(err)
 	if sent := s.sent(); len(sent) > 0 || len(actions) != 1 {
@@ -178,7 +178,7 @@ func TestALaunchHookIsCompletedWhenItsNodeIsReadyAndNotBefore(t *testing.T) {
 	n := node{s.name + "-a", s.id(0)}
 	s.must(s.aws.PutInstance(awssim.Instance{ID: n.instance, State: "pending", Tags: managed}))
 	s.hook(awssim.Launching, 5*time.Minute, n)
-	s.leader()
+	s.alone()
 	action, message := s.transition(n, awssim.Launching)
 	waits := func() bool { return s.action(action).Outcome == awssim.Active && !s.isDeleted(message) }
 	s.throughout(3*time.Second, "the hook waits for the Node", waits)
@@ -198,7 +198,7 @@ func TestALaunchHookOfAnInstanceThatEC2DoesNotShowYetWaitsForItsNode(t *testing.
 	tier.Full(t, "20 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := node{s.name + "-a", s.id(0)}
-	s.leader()
+	s.alone()
 	// Without a token the instance's current action is meant, which the simulator has no instance for so far.
 	message := s.send(s.body("asg-launch-lifecycle", n.instance, `"LifecycleHookName": "ready"`, `"LifecycleHookName": "hook"`,
 		`"LifecycleActionToken": "f2a5c0a1-6d3f-4b6a-9b62-000000000001",`, ""))
@@ -312,7 +312,7 @@ func TestAScaleInIsOneDrain(t *testing.T) {
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.deployment("web", 4)
-	h := s.leader()
+	h := s.alone()
 	action := s.scaleIn(nodes[0])
 	s.awaitDeleted(soon, s.send(s.hookBody("asg-terminate-lifecycle", action)))
 	s.completed(action)

@@ -83,7 +83,7 @@ func TestHostileBodiesNeitherStopTheHandlerNorSteerWhatReadsItsLog(t *testing.T)
 			s := newScenario(t)
 			nodes := s.nodes(2)
 			s.deployment("web", 2)
-			h := s.leader(append(tt.args, "--log-level=debug", "--delete-sqs-msg-if-node-not-found", short)...)
+			h := s.alone(append(tt.args, "--log-level=debug", "--delete-sqs-msg-if-node-not-found", short)...)
 			before := s.placement()
 			readable, unreadable, strange := s.hostileBodies(nodes[0])
 			var messages []string
@@ -137,7 +137,7 @@ func TestHooksThatAreNotOnTheListAreLeftToWhomTheyBelongTo(t *testing.T) {
 		},
 		Rules: []awssim.Rule{{Name: "lifecycle", DetailType: "EC2 Instance-* Lifecycle Action", Queue: queueName}},
 	}))
-	h := s.leader("--lifecycle-hook-names=drain", "--heartbeat-interval=30", "--node-termination-grace-period=5")
+	h := s.alone("--lifecycle-hook-names=drain", "--heartbeat-interval=30", "--node-termination-grace-period=5")
 	before := s.placement()
 	actions, err := s.aws.StartTransition(nodes[0].instance, awssim.Terminating)
 	s.must(err)

@@ -72,7 +72,7 @@ func TestBodiesThatAskForNothingAreCountedAndOutOfTheWay(t *testing.T) {
 					"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":%d}`, s.aws.QueueARN(parked), test.deliveries),
 				}}))
 			}
-			h := s.leader(short)
+			h := s.alone(short)
 			before := s.placement()
 
 			var good []string

@@ -51,7 +51,7 @@ func (s *scenario) job(name string, edit ...func(*corev1.PodTemplateSpec)) corev
 func TestAForcedPodDoesNotCountAgainstTheBackoffLimitOfItsJob(t *testing.T) {
 	tier.Full(t, "20 s; internal/drain has the order")
 	s := newScenario(t)
-	s.leader()
+	s.alone()
 	n := s.nodes(1)[0]
 	pod := s.job("batch")
 	replacement := s.node(s.name+"-z", s.id(25))

@@ -51,7 +51,7 @@ func TestTheHandlerAndKubectlDrainChooseTheSamePods(t *testing.T) {
 			nodes := s.nodes(2)
 			sorts := s.podsOfEachSort(nodes...)
 			s.drainWithKubectl(nodes[0], tt.flags...)
-			s.leader(tt.options...)
+			s.alone(tt.options...)
 			message, _ := s.warn(nodes[1], 2*time.Minute)
 			s.awaitDeleted(soon, message)
 			for _, n := range nodes {

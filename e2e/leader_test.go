@@ -378,7 +378,7 @@ func TestASingleReplicaNeedsNoLease(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("plain", n.name)
-	h := s.leader("--leader-elect=false")
+	h := s.alone()
 	message, _ := s.warn(n, 2*time.Minute)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, n)
@@ -397,13 +397,13 @@ func TestARestartGoesOnWithWhatTheNodesCarryWithoutTheirMessages(t *testing.T) {
 	n := s.nodes(1)[0]
 	s.pod("kept", n.name, app("kept"))
 	s.budget("kept", "kept", 1)
-	first := s.leader("--leader-elect=false", "--node-termination-grace-period=5")
+	first := s.alone("--node-termination-grace-period=5")
 	message := s.send(s.body("rebalance-recommendation", n.instance))
 	s.awaitDeleted(soon, message)
 	first.kill()
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
 
-	s.leader("--leader-elect=false", "--node-termination-grace-period=5")
+	s.alone("--node-termination-grace-period=5")
 	s.eventually("the node is drained", func() bool { return s.state(n) == cluster.StateDrained })
 	s.askedOnce("kept")
 	if s.podExists("kept") {

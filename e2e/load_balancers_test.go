@@ -314,7 +314,7 @@ func drainBehind(
 			}
 		})
 	}
-	s.leader()
+	s.alone()
 	begin := time.Now()
 	var messages []string
 	for _, n := range gone {

@@ -27,7 +27,7 @@ func TestASpotDrainIsToldInEventsOfItsNodeAndItsPods(t *testing.T) {
 	s := newScenario(t)
 	nodes := s.nodes(3)
 	s.deployment("web", 6)
-	h := s.leader("--node-name=host-1", "--kubernetes-events-extra-annotations=team=blue")
+	h := s.alone("--node-name=host-1", "--kubernetes-events-extra-annotations=team=blue")
 	when := time.Now().UTC().Truncate(time.Second)
 	goes := when.Add(2 * time.Minute).Format(time.RFC3339)
 	s.awaitDeleted(soon, s.send(s.bodyAt(when, "spot-interruption", nodes[0].instance)))
@@ -89,7 +89,7 @@ func TestWhatBlocksADrainIsNamedInEventsAndInTheLog(t *testing.T) {
 	s.deployment("db", 2)
 	s.budget("db", "db", 2)
 	s.pod("held", n.name, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/backup"} })
-	h := s.leader("--json-logging")
+	h := s.alone("--json-logging")
 	begin := time.Now()
 	s.send(s.body("asg-terminate-lifecycle", n.instance))
 	const budget = "needs 2 healthy pods and has 2"
@@ -128,7 +128,7 @@ func TestTheWebhookIsCalledOnceWithWhatNTHSays(t *testing.T) {
 	nodes := s.nodes(2)
 	s.deployment("web", 2)
 	hook := s.webhook(nil)
-	h := s.leader("--webhook-url="+hook.URL, `--webhook-headers={"X-Token":"hush","Content-type":"application/json"}`)
+	h := s.alone("--webhook-url="+hook.URL, `--webhook-headers={"X-Token":"hush","Content-type":"application/json"}`)
 	when := time.Now().UTC().Truncate(time.Second)
 	body := s.bodyAt(when, "spot-interruption", nodes[0].instance)
 	// The second is another message about the same event.
@@ -159,7 +159,7 @@ func TestTheWebhookTellsHowADrainEnded(t *testing.T) {
 	s.pod("leaves", nodes[0].name)
 	s.pod("stays", nodes[1].name, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/for-ever"} })
 	hook := s.webhook(nil)
-	s.leader("--webhook-url="+hook.URL, "--webhook-phases=received,drained,missed",
+	s.alone("--webhook-url="+hook.URL, "--webhook-phases=received,drained,missed",
 		`--webhook-template={{ .Phase }} {{ .EventID }} {{ .NodeName }} {{ .LocalIP }} {{ .Missed }}`)
 	const left = 15 * time.Second // of the two minutes
 	leaves := s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[0].instance)
@@ -194,7 +194,7 @@ func TestADrainThatDoesNotEndWellSaysSoEverywhere(t *testing.T) {
 	s.pod("leaves", nodes[1].name)
 	s.pod("lost", nodes[1].name, held)
 	hook := s.webhook(nil)
-	h := s.leader("--json-logging", "--webhook-url="+hook.URL, "--webhook-phases=drained,missed,gone,unconfirmed",
+	h := s.alone("--json-logging", "--webhook-url="+hook.URL, "--webhook-phases=drained,missed,gone,unconfirmed",
 		`--webhook-template={{ .Phase }} {{ .NodeName }} {{ .Missed }} {{ .Lost }}`)
 	const left = 45 * time.Second // of the two minutes: more than the grace period of the pod
 	stuck := s.send(s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[0].instance))
@@ -295,7 +295,7 @@ func TestAWebhookThatHangsDelaysNoDrainAndIsCalledAgainWhenItIsBack(t *testing.T
 		case <-r.Context().Done():
 		}
 	})
-	h := s.leader("--webhook-url=" + hook.URL)
+	h := s.alone("--webhook-url=" + hook.URL)
 	message := s.send(s.body("spot-interruption", nodes[0].instance))
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, nodes[0])
@@ -316,7 +316,7 @@ func TestADryRunIsToldToNobody(t *testing.T) {
 	s := newScenario(t)
 	nodes := s.nodes(1)
 	hook := s.webhook(nil)
-	h := s.leader("--dry-run", "--webhook-url="+hook.URL)
+	h := s.alone("--dry-run", "--webhook-url="+hook.URL)
 	s.send(s.body("spot-interruption", nodes[0].instance))
 	s.eventually("the warning is decided about", func() bool { return h.decisions("SpotInterruption", "drain", "spot-interruption") > 0 })
 	s.throughout(2*time.Second, "nobody is told", func() bool {
@@ -333,7 +333,7 @@ func TestPodsThatFindNoOtherNodeAreToldOf(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.deployment("web", 2)
-	h := s.leader()
+	h := s.alone()
 	s.awaitDeleted(soon, s.send(s.body("spot-interruption", n.instance)))
 	const series = "node_termination_handler_pods_unscheduled"
 	s.eventually("the metric counts them", func() bool { return h.metric(series) == 2 })

@@ -42,7 +42,7 @@ func TestMessagesOfForeignInstancesAreDeletedWhereThatIsWanted(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("one", n.name)
-	s.leader("--delete-sqs-msg-if-node-not-found")
+	s.alone("--delete-sqs-msg-if-node-not-found")
 	before := s.placement()
 	s.awaitDeleted(soon, s.foreign(n)...)
 	s.drainedExactly(before)
@@ -53,7 +53,7 @@ func TestMessagesOfForeignInstancesAreLeftToOthersWithoutAnotherLookUp(t *testin
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.pod("one", n.name)
-	s.leader(brief)
+	s.alone(brief)
 	deletions := s.calls("sqs", "DeleteMessageBatch") // it asks at start whether it may
 	before := s.placement()
 	messages := s.foreign(n)
@@ -76,7 +76,7 @@ func TestOnlyInstancesWithTheManagedTagAreDrained(t *testing.T) {
 	tagged, other := nodes[0], nodes[1]
 	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: tagged.instance, Tags: map[string]string{"example.com/drain": ""}}))
 	s.deployment("web", 4)
-	s.leader("--managed-tag=example.com/drain", brief)
+	s.alone("--managed-tag=example.com/drain", brief)
 	before := s.placement()
 	left := s.send(s.body("spot-interruption", other.instance))
 	message := s.send(s.body("spot-interruption", tagged.instance))
@@ -95,7 +95,7 @@ func TestWithoutTheTagCheckNodesAreDrainedWithoutACallToEC2(t *testing.T) {
 	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: nodes[0].instance})) // no tag
 	s.aws.RemoveInstance(nodes[1].instance)                                              // EC2 does not know it at all
 	s.deployment("web", 6)
-	s.leader("--check-tag-before-draining=false")
+	s.alone("--check-tag-before-draining=false")
 	before := s.placement()
 	var messages []string
 	for _, event := range []string{"rebalance-recommendation", "spot-interruption"} {
@@ -121,7 +121,7 @@ func TestThreePermissionsOfSQSAreEnoughWithoutTagCheckAndHooks(t *testing.T) {
 		fault.ID, fault.Status = fault.Service, http.StatusForbidden
 		s.must(s.aws.SetFault(fault))
 	}
-	s.leader("--check-tag-before-draining=false", "--delete-sqs-msg-if-node-not-found", brief)
+	s.alone("--check-tag-before-draining=false", "--delete-sqs-msg-if-node-not-found", brief)
 	before := s.placement()
 	unknown := s.send(s.body("spot-interruption", late.instance))
 	message := s.send(s.body("spot-interruption", n.instance))
@@ -149,7 +149,7 @@ func TestANodeWithoutAProviderIDIsFoundByThePrivateDNSNameOfItsInstance(t *testi
 	s.must(err)
 	s.pod("one", n.name)
 	s.pod("two", other.name)
-	s.leader()
+	s.alone()
 	before := s.placement()
 	message := s.send(s.body("spot-interruption", n.instance))
 	s.awaitDeleted(soon, message)
@@ -161,7 +161,7 @@ func TestAnInstanceWhoseNodeIsNotThereYetIsHeldAndItsNodeCordonedBeforeAPodLands
 	s := newScenario(t)
 	n := node{name: s.name + "-late", instance: s.id(0)}
 	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, State: "pending", Tags: managed}))
-	s.leader(short)
+	s.alone(short)
 	message := s.reserve(n)
 	s.throughout(isHeld, "the message is held", func() bool { return !s.isDeleted(message) && s.received([]string{message}) <= 1 })
 	s.wroteNothing()
@@ -183,7 +183,7 @@ func TestHeartbeatsHoldATerminationWhoseNodeIsNotThereYet(t *testing.T) {
 	s := newScenario(t)
 	n := node{name: s.name + "-late", instance: s.id(0)}
 	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, Tags: managed}))
-	s.leader("--heartbeat-interval=30") // or half the hook's timeout, if that is less
+	s.alone("--heartbeat-interval=30") // or half the hook's timeout, if that is less
 	action := s.scaleIn(n, func(h *awssim.Hook) { h.HeartbeatTimeout = 8 * time.Second })
 	message := s.send(s.hookBody("asg-terminate-lifecycle", action))
 	s.eventually("heartbeats hold the hook beyond its timeout", func() bool { return s.action(action.Token).Heartbeats >= 3 })
@@ -208,7 +208,7 @@ func TestNoticesOfAnInstanceThatIsGoneAreAcknowledgedAndItsHookIsCompleted(t *te
 	nodes := s.nodes(2)
 	gone, stays := nodes[0], nodes[1]
 	s.pod("one", stays.name)
-	s.leader()
+	s.alone()
 	before := s.placement()
 	s.must(s.kube.CoreV1().Nodes().Delete(s.ctx, gone.name, metav1.DeleteOptions{}))
 	action := s.scaleIn(gone)
@@ -231,7 +231,7 @@ func TestANodeThatIsDeletedDuringItsDrainEndsIt(t *testing.T) {
 	nodes := s.nodes(2)
 	s.deployment("web", 2)
 	s.budget("all", "web", 2)
-	s.leader()
+	s.alone()
 	action := s.scaleIn(nodes[0])
 	message := s.send(s.hookBody("asg-terminate-lifecycle", action))
 	s.eventually("the budget refuses an eviction", func() bool { return s.refusals() > 0 })
@@ -256,7 +256,7 @@ func TestWhileEC2FailsAMessageIsNeitherDeletedNorItsNodeMissed(t *testing.T) {
 			s := newScenario(t)
 			n := s.nodes(1)[0]
 			s.pod("one", n.name)
-			s.leader("--delete-sqs-msg-if-node-not-found", short)
+			s.alone("--delete-sqs-msg-if-node-not-found", short)
 			before := s.placement()
 			asked := s.calls("ec2", "DescribeInstances")
 			fault.ID, fault.Service = "ec2", "ec2"

@@ -59,7 +59,7 @@ func TestAPolicyFileDecidesAndIsReadAgain(t *testing.T) {
 		s.patchNode(n.name, map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "batch"}}})
 	}
 	file := s.policy("nodes:", "- {name: batch, kinds: [rebalance], nodes: team=batch, do: ignore}")
-	h := s.leader("--policy-file="+file.path, "--emit-kubernetes-events=true")
+	h := s.alone("--policy-file="+file.path, "--emit-kubernetes-events=true")
 	recommend := func(n node) string { return s.send(s.body("rebalance-recommendation", n.instance)) }
 	const valid = "node_termination_handler_policy_valid"
 	byRule := func(rule string, action decision.Action) float64 {
@@ -173,7 +173,7 @@ func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
 		"- {name: jobs, pods: batch.kubernetes.io/job-name, leave: last}",
 		"- {name: shippers, daemonsets: true, pods: role=shipper, leave: end}",
 	)
-	s.leader("--policy-file=" + file.path)
+	s.alone("--policy-file=" + file.path)
 	// A pod of a DaemonSet that is made in the second of the cordon is taken for one that came after it.
 	s.throughout(2*time.Second, "the agent runs", func() bool { return s.podExists(agents[0]) })
 	pulse := s.feel()
@@ -212,7 +212,7 @@ func TestALifecycleHookDoesNotWaitForWhatARuleIgnores(t *testing.T) {
 	n := s.nodes(1)[0]
 	s.deployment("web", 1)
 	file := s.policy("nodes:", "- {name: hands-off, kinds: [asg-terminate], do: notify}")
-	h := s.leader("--policy-file="+file.path, "--emit-kubernetes-events=true")
+	h := s.alone("--policy-file="+file.path, "--emit-kubernetes-events=true")
 	action := s.scaleIn(n)
 	s.send(s.hookBody("asg-terminate-lifecycle", action))
 	s.eventually("the hook is completed", func() bool { return s.action(action.Token).Outcome == awssim.Completed })

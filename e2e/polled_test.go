@@ -27,7 +27,7 @@ func TestAScheduledEventThatNoMessageTellsOfIsDrainedForUntilItIsOver(t *testing
 	s := newScenario(t)
 	nodes := s.nodes(2)
 	s.deployment("web", 4, grace(30, 2*time.Second))
-	s.leader(polling, "--taint-node")
+	s.alone(polling, "--taint-node")
 	before := s.placement()
 	event := awssim.ScheduledEvent{
 		ID: "instance-event-0123456789abcdef0", Code: "instance-reboot", Description: "scheduled reboot",
@@ -66,7 +66,7 @@ func TestAnImpairedInstanceGetsAnEventAndIsDrainedOnlyIfThatIsAskedFor(t *testin
 		n := s.nodes(2)[0]
 		s.deployment("web", 4, grace(30, time.Second))
 		s.budget("all", "web", 4)
-		s.leader(append(args, polling)...)
+		s.alone(append(args, polling)...)
 		s.listed(n, broken)
 		s.eventually("there is an Event", func() bool { return slices.Contains(reasons(s.told("default", "Node", n.name)), "InstanceImpaired") })
 		return s, n
@@ -94,7 +94,7 @@ func TestWithoutThePermissionToAskForStatusesAllElseWorks(t *testing.T) {
 	s := newScenario(t)
 	n := s.nodes(1)[0]
 	s.must(s.aws.SetFault(awssim.Fault{ID: "status", Service: "ec2", Action: "DescribeInstanceStatus", Status: http.StatusForbidden, Code: "UnauthorizedOperation"}))
-	leader := s.leader(polling)
+	leader := s.alone(polling)
 	denied := func() float64 { return leader.metric(`node_termination_handler_status_polls_total{result="denied"}`) }
 	s.eventually("a poll is denied", func() bool { return denied() > 0 })
 	s.throughout(15*time.Second, "EC2 is not asked again", func() bool { return s.calls("ec2", "DescribeInstanceStatus") == 1 && denied() == 1 })

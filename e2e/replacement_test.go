@@ -71,7 +71,7 @@ func TestWithoutAReplacementTheNodeIsDrained(t *testing.T) {
 	tier.Full(t, "internal/controller plays it in virtual time")
 	s, n := replaceable(t, awssim.Group{})
 	file := s.policy("nodes:", aReplacementFirst)
-	h := s.leader("--policy-file="+file.path, "--emit-kubernetes-events=true")
+	h := s.alone("--policy-file="+file.path, "--emit-kubernetes-events=true")
 	s.send(s.body("rebalance-recommendation", n.instance))
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(n.name) })
 	s.awaitEvent(n, "does not launch before it terminates")

@@ -103,7 +103,7 @@ func TestAMachineThatComesBackTakesPodsAgain(t *testing.T) {
 				s.pod("on-"+n.name, n.name)
 			}
 			s.patchNode(theirs.name, map[string]any{"spec": map[string]any{"unschedulable": true}})
-			s.leader("--taint-node", "--delete-local-data")
+			s.alone("--taint-node", "--delete-local-data")
 			tt.goes(s, nodes)
 			for _, n := range nodes {
 				s.eventually("node "+n.name+" is drained", func() bool { return s.state(n) == "drained" })

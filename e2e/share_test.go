@@ -29,7 +29,7 @@ func TestAQuorumKeepsItsMajorityThoughItsGraceDoesNotFitIntoTheNotice(t *testing
 			for k := range nodes {
 				s.node(fmt.Sprintf("%s-spare-%d", s.name, k), s.id(10+k))
 			}
-			s.leader()
+			s.alone()
 			sent := time.Now()
 			var messages []string
 			var deadline time.Time

@@ -88,7 +88,7 @@ func TestTheStatusNamesWhatKeepsPods(t *testing.T) {
 	s.claim("data")
 	s.pod("db", nodes[4].name, claiming("data"))
 	s.attach("data", nodes[4])
-	h := s.leader()
+	h := s.alone()
 	for _, n := range nodes {
 		s.send(s.body("rebalance-recommendation", n.instance))
 	}
@@ -126,7 +126,7 @@ func TestTheStatusNamesWhatTheEndOfADrainWaitsFor(t *testing.T) {
 	s.bind("web", delay)
 	_, stop := s.balance("web", nodes[1:], delay)
 	defer stop()
-	h := s.leader()
+	h := s.alone()
 	s.transition(nodes[0], awssim.Terminating)
 	s.warn(nodes[1], 2*time.Minute)
 	h.awaitWait(nodes[0], overview.Completion, "workers/hook")
@@ -141,7 +141,7 @@ func TestTheStatusNamesTheLimitOfARule(t *testing.T) {
 		s.pod("on-"+n.name, n.name, stopping(10*time.Minute, 10*time.Minute))
 	}
 	file := s.policy("nodes:", "- {name: one-by-one, kinds: [rebalance], do: drain, limit: {nodes: 1}, nodes: scenario="+s.name+"}")
-	h := s.leader("--policy-file=" + file.path)
+	h := s.alone("--policy-file=" + file.path)
 	s.send(s.body("rebalance-recommendation", nodes[0].instance))
 	h.awaitWait(nodes[0], overview.Grace, "grace until")
 	s.send(s.body("rebalance-recommendation", nodes[1].instance))

@@ -22,7 +22,7 @@ func TestADrainThatCanWaitIsHeldBackWhileANodeIsOutOfUseAndASpotInterruptionIsNo
 	s.pod("kept", held.name)
 	s.pod("app", warned.name)
 	s.patchNode(out.name, map[string]any{"spec": map[string]any{"unschedulable": true}})
-	h := s.leader("--max-unready-nodes=1", "--node-termination-grace-period=5")
+	h := s.alone("--max-unready-nodes=1", "--node-termination-grace-period=5")
 	s.awaitDeleted(soon, s.send(s.body("rebalance-recommendation", held.instance)))
 	h.awaitWait(held, overview.MaxUnready, "max-unready-nodes is 1")
 	urgent := s.send(s.body("spot-interruption", warned.instance))
@@ -50,7 +50,7 @@ func TestDrainsThatCanWaitAreHeldBackWhileTooManyNodesAreOutOfUse(t *testing.T) 
 	s := newScenarioIn(t, own)
 	nodes := s.nodes(5)
 	s.deployment("web", 5)
-	h := s.leader("--max-unready-nodes=2", "--node-termination-grace-period=5")
+	h := s.alone("--max-unready-nodes=2", "--node-termination-grace-period=5")
 	const gauge = "node_termination_handler_drains_held_back"
 	recommend := func(n node) string { return s.send(s.body("rebalance-recommendation", n.instance)) }
 	s.awaitDeleted(soon, recommend(nodes[0]), recommend(nodes[1]))

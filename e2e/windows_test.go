@@ -58,7 +58,7 @@ func TestANodeWithWindowsIsDrainedFromLinux(t *testing.T) {
 	s.pod("single", nodes[0].name, func(p *corev1.Pod) { hostProcess(&p.Spec) })
 	s.pod("linux", linux.name)
 
-	s.leader("--taint-node")
+	s.alone("--taint-node")
 	began := time.Now()
 	message := s.send(s.body("spot-interruption", nodes[0].instance))
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(nodes[0].name) })
@@ -101,7 +101,7 @@ func TestAGraceOnWindowsIsCutToWhatIsLeftOfTheNotice(t *testing.T) {
 		p.Spec.TerminationGracePeriodSeconds = new(int64(600))
 		p.Annotations[sandbox.StopAfter] = stopAfter(10 * time.Minute)
 	})
-	s.leader()
+	s.alone()
 	const left = 40 * time.Second // of the two minutes of a spot interruption
 	s.send(s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", n.instance))
 	s.eventually("the pod is gone", func() bool { return !s.podExists("slow") })
