@@ -471,19 +471,19 @@ func (s *scenario) denyByPolicy() (name string) {
 
 // denyByWebhook has an admission webhook, which serves TLS as the API server demands.
 func (s *scenario) denyByWebhook() (name string) {
-	name, _ = s.webhook()
+	name, _ = s.denyingWebhook()
 	return name
 }
 
 // denyByAbsence has one that is gone, and must not be passed over.
 func (s *scenario) denyByAbsence() (name string) {
-	name, server := s.webhook()
+	name, server := s.denyingWebhook()
 	server.Close()
 	s.awaitDenial("failed calling webhook")
 	return name
 }
 
-func (s *scenario) webhook() (name string, server *httptest.Server) {
+func (s *scenario) denyingWebhook() (name string, server *httptest.Server) {
 	s.Helper()
 	server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review admissionv1.AdmissionReview
