@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -36,5 +37,19 @@ func TestAStepThatFailsStopsNoOtherAndFailsTheRun(t *testing.T) {
 				t.Errorf("it ends with %v, and prints:\n%s", err, out)
 			}
 		})
+	}
+}
+
+func TestTheRaceDetectorWatchesWhatChangesOrSomethingWhereNobodyKnows(t *testing.T) {
+	script := `set -euo pipefail; cd ../..; source <(sed -n '/^racy()/,/^}/p' .ci/run); packages=$(racy | tr '\n' ' '); echo "$packages"`
+	for base, want := range map[string]string{
+		"HEAD":        "\n",
+		"no-such-ref": "./internal/lease ./internal/drain ./internal/queue ./internal/pace ./internal/asg \n",
+	} {
+		bash := exec.CommandContext(t.Context(), "bash", "-c", script)
+		bash.Env = append(os.Environ(), "BASE="+base)
+		if out, err := bash.CombinedOutput(); err != nil || string(out) != want {
+			t.Errorf("since %s: %v, %q, want %q", base, err, out, want)
+		}
 	}
 }
