@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 )
 
 func TestFourThousandInstancesInOneMessageAreLookedUpInTurn(t *testing.T) {
@@ -32,4 +34,53 @@ func TestFourThousandInstancesInOneMessageAreLookedUpInTurn(t *testing.T) {
 			t.Errorf("%d messages left after %d drains", s.left(), len(s.drain.all()))
 		}
 	})
+}
+
+// How an instance was bought is known to EC2 alone, whoever asked it: the controller, to look for the tag, because the notice
+// is late, or because there is no Node; or somebody before, about another notice.
+func TestANoticeAboutSpotIsVoidWhereEC2SaysThatTheInstanceIsNone(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		untagged bool // the tag is not looked for
+		before   func(*story)
+		late     time.Duration // of the notice
+		noNode   bool
+	}{
+		"the tag is looked for": {},
+		"the notice is late":    {untagged: true, late: 3 * time.Minute, before: func(s *story) { s.after(5 * time.Minute) }},
+		"EC2 was asked before": {untagged: true, before: func(s *story) {
+			s.send(s.maintenance(24*time.Hour, `"upcoming"`, `"closed"`))
+			s.after(10 * time.Second)
+		}},
+		"there is no Node": {noNode: true, before: func(s *story) { s.remove(theNode) }},
+	} {
+		for _, kind := range []string{"spot-interruption", "rebalance-recommendation"} {
+			for lifecycle, acts := range map[string]bool{"": false, "spot": true} { // EC2 has no word for on demand
+				t.Run(fmt.Sprintf("%s, %s, lifecycle %q", name, kind, lifecycle), func(t *testing.T) {
+					t.Parallel()
+					tell(t, func(s *story) {
+						if tt.untagged {
+							s.edit = func(c *Config) { c.Policy.ManagedTag = "" }
+						}
+						s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: lifecycle, ID: theID, Tags: map[string]string{"managed": ""}}))
+						s.lead()
+						if tt.before != nil {
+							tt.before(s)
+						}
+						s.send(s.ago(tt.late, kind))
+						s.after(40 * time.Second)
+						switch {
+						case tt.noNode && (s.left() > 0) != acts:
+							t.Errorf("%d messages wait for a Node", s.left())
+						case tt.noNode:
+						case acts && (!s.node().Spec.Unschedulable || len(s.drain.all()) != 1):
+							t.Errorf("a spot instance has %d drains: %+v", len(s.drain.all()), s.intent())
+						case !acts:
+							s.wantUntouched()
+						}
+					})
+				})
+			}
+		}
+	}
 }

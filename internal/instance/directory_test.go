@@ -53,6 +53,9 @@ func TestAnInstanceIsToldAsEC2DescribesIt(t *testing.T) {
 		if diff := cmp.Diff(bare, mustFind(t, d, another, time.Minute)); diff != "" {
 			t.Errorf("instance of which EC2 says nothing (-want +got):\n%s", diff)
 		}
+		if want.NotSpot() || !bare.NotSpot() || (&Instance{}).NotSpot() {
+			t.Errorf("not spot: one that is %t, one on demand %t, one that EC2 does not know %t", want.NotSpot(), bare.NotSpot(), (&Instance{}).NotSpot())
+		}
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
@@ -60,7 +61,7 @@ func TestANoticeThatTheHandlerWouldLeaveAloneIsToldWithItsRemedy(t *testing.T) {
 				node.Labels = map[string]string{corev1.LabelTopologyRegion: tt.region}
 			}
 			s := (&Session{Options: c}).target(notice.SpotInterruption, node)
-			s.notice.Account, s.tags, s.notSpot = tt.account, tt.tags, tt.notSpot
+			s.setInstance(doctor.Instance{ID: s.notice.Instance, Account: tt.account, Tags: tt.tags, Spot: !tt.notSpot})
 			o, err := s.preview(time.Now())
 			if err != nil {
 				t.Fatal(err)
