@@ -7,11 +7,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
@@ -19,11 +20,7 @@ import (
 )
 
 func TestTheEndOfTheContextIsNoErrorOfRun(t *testing.T) {
-	kubeconfig := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(kubeconfig, []byte(testKubeconfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	o := &options.Options{Kubeconfig: kubeconfig, Region: "us-east-1", AWSEndpoint: "http://127.0.0.1:1", PodGracePeriod: -1}
+	o := &options.Options{Kubeconfig: kubeconfigOf(t, testServer), Region: "us-east-1", AWSEndpoint: "http://127.0.0.1:1", PodGracePeriod: -1}
 	o.Queue.Text = "http://127.0.0.1:1/123456789012/queue"
 	var out logtest.Log
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -34,6 +31,23 @@ func TestTheEndOfTheContextIsNoErrorOfRun(t *testing.T) {
 	cancel(errors.New("terminated"))
 	if err := a.Run(ctx); err != nil || !out.Has("stopped", "why", "terminated") {
 		t.Errorf("Run = %v, and the log is:\n%s", err, out.String())
+	}
+}
+
+func TestRunListensOnTheAddressesOfItsOptions(t *testing.T) {
+	o := &options.Options{
+		Kubeconfig: kubeconfigOf(t, testServer), PodGracePeriod: -1, PrometheusServer: true,
+		BindAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, // which is nobody's
+	}
+	o.Queue.Text = "none"
+	a, err := New(t.Context(), o, logr.Discard(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, errors.New("it listens elsewhere"))
+	defer cancel()
+	if err := a.Run(ctx); err == nil || !strings.Contains(err.Error(), "192.0.2.1") {
+		t.Errorf("Run = %v, and 192.0.2.1 is no address of this machine", err)
 	}
 }
 
@@ -55,11 +69,7 @@ func TestAReplicaThatStandsByNotesWhatADeletedNodeCarried(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	kubeconfig := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(kubeconfig, []byte(strings.Replace(testKubeconfig, "https://127.0.0.1:6443", server.URL, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	o := &options.Options{Kubeconfig: kubeconfig, Region: "us-east-1", AWSEndpoint: "http://127.0.0.1:1", PodGracePeriod: -1, KubeQPS: 100, KubeBurst: 100}
+	o := &options.Options{Kubeconfig: kubeconfigOf(t, server.URL), Region: "us-east-1", AWSEndpoint: "http://127.0.0.1:1", PodGracePeriod: -1, KubeQPS: 100, KubeBurst: 100}
 	o.Queue.Text = queue
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

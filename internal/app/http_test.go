@@ -107,7 +107,7 @@ func TestReadinessTellsWhatALeaderHoldsBack(t *testing.T) {
 func TestStrangersReadNothingButProbes(t *testing.T) {
 	o := &options.Options{
 		ProbesServer: true, ProbesPort: 8080, ProbesPath: "/healthz", PrometheusServer: true, PrometheusPort: 9092, StatusPage: true,
-		PodNamespace: "nth",
+		PodNamespace: "nth", AllowedHosts: []string{"nth.example.com"},
 	}
 	probes := newHealth()
 	probes.set("start", "")
@@ -134,7 +134,7 @@ func TestStrangersReadNothingButProbes(t *testing.T) {
 		{9092, http.MethodPost, "/metrics", 405, 405, plain},
 		{9092, http.MethodGet, "//metrics", 307, 307, plain}, // as net/http cleans a path
 	} {
-		for host, want := range map[string]int{"nth.nth.svc:9092": test.ours, "rebound.example.net:9092": test.others} {
+		for host, want := range map[string]int{"nth.nth.svc:9092": test.ours, "nth.example.com": test.ours, "rebound.example.net:9092": test.others} {
 			r := httptest.NewRequest(test.method, test.path, nil)
 			r.Host = host
 			answer := httptest.NewRecorder()

@@ -17,19 +17,29 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
+// testServer is nobody's.
+const testServer = "https://127.0.0.1:6443"
+
+// kubeconfigOf returns the path of a file that names the server.
+func kubeconfigOf(t *testing.T, server string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(path, []byte(strings.Replace(testKubeconfig, "SERVER", server, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 const testKubeconfig = `apiVersion: v1
 kind: Config
 current-context: here
 contexts: [{name: here, context: {cluster: here, user: me, namespace: nodes}}]
-clusters: [{name: here, cluster: {server: "https://127.0.0.1:6443"}}]
+clusters: [{name: here, cluster: {server: "SERVER"}}]
 users: [{name: me, user: {token: t}}]
 `
 
 func TestKubeconfigTellsTheServerAndTheNamespace(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(path, []byte(testKubeconfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := kubeconfigOf(t, testServer)
 	for _, tt := range []struct {
 		name, kubeconfig, podNamespace, namespace string
 	}{
@@ -43,7 +53,7 @@ func TestKubeconfigTellsTheServerAndTheNamespace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if client.Host != "https://127.0.0.1:6443" || client.QPS != 7 || client.Burst != 8 {
+			if client.Host != testServer || client.QPS != 7 || client.Burst != 8 {
 				t.Errorf("host %s, %v requests a second, burst %d", client.Host, client.QPS, client.Burst)
 			}
 			if namespace != tt.namespace {
