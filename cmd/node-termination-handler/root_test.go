@@ -5,11 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	stdlog "log"
+	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/tool"
@@ -60,13 +63,41 @@ func TestACommandGetsTheOptionsOfTheTable(t *testing.T) {
 }
 
 func TestTheLastLineIsJSONWhereJSONWasAskedFor(t *testing.T) {
-	for _, args := range [][]string{{"--json-logging", "--workers=ten"}, {"--json-logging=true", "--no-such-option"}} {
+	for _, tt := range []struct{ args, environ []string }{
+		{args: []string{"--json-logging", "--workers=ten"}},
+		{args: []string{"--json-logging=true", "--no-such-option"}},
+		{args: []string{"--workers=ten"}, environ: []string{"JSON_LOGGING=true"}}, // as the chart sets it
+	} {
 		var out, errOut bytes.Buffer
-		status := run(t.Context(), args, []string{"QUEUE_URL=" + testQueue}, &out, &errOut)
+		status := run(t.Context(), tt.args, append(tt.environ, "QUEUE_URL="+testQueue), &out, &errOut)
 		var entry map[string]any
 		if err := json.Unmarshal(errOut.Bytes(), &entry); err != nil || entry["level"] != "error" || status != exitMistaken {
-			t.Errorf("%v: status %d, and the last line is %s", args, status, errOut.String())
+			t.Errorf("%v: status %d, and the last line is %s", tt, status, errOut.String())
 		}
+	}
+}
+
+// What libraries log goes where the rest goes: after the last line, nowhere.
+func TestLibrariesLogIntoTheLog(t *testing.T) {
+	var out, errOut, stray bytes.Buffer
+	klog.ClearLogger()
+	stdlog.SetOutput(&stray)
+	klog.LogToStderr(false)
+	klog.SetOutput(&stray)
+	t.Cleanup(func() {
+		stdlog.SetOutput(os.Stderr)
+		klog.ClearLogger()
+		klog.LogToStderr(true)
+	})
+	args := []string{"--webhook-url=https://example.com", "--webhook-template-file=" + t.TempDir() + "/none"}
+	if status := run(t.Context(), args, []string{"QUEUE_URL=" + testQueue}, &out, &errOut); status == 0 {
+		t.Errorf("it runs without its template: %s%s", &out, &errOut)
+	}
+	stdlog.Print("of the standard library") //nolint:forbidigo // as a library may
+	klog.Error("of Kubernetes")             //nolint:forbidigo // as client-go does
+	klog.Flush()
+	if stray.Len() > 0 {
+		t.Errorf("it is written elsewhere: %s", &stray)
 	}
 }
 

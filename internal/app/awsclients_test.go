@@ -11,8 +11,11 @@ import (
 	"time"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	smithylog "github.com/aws/smithy-go/logging"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
+	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
 // What asks EKS Pod Identity for credentials has an HTTP client of its own in the SDK. A process reads the variables of
@@ -49,6 +52,18 @@ func TestNoProxyIsAskedForTheCredentialsOfPodIdentity(t *testing.T) {
 	}
 	if n := asked.Load(); n > 0 {
 		t.Errorf("the proxy was asked %d times", n)
+	}
+}
+
+func TestWhatTheSDKWarnsOfIsInTheLog(t *testing.T) {
+	var log logtest.Log
+	clients, err := newAWSClients(t.Context(), &options.Options{Region: "eu-west-1"}, log.Logger(), telemetry.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients.sqs.Options().Logger.Logf(smithylog.Warn, "a %s", "warning")
+	if said := log.Entries("message of a library", "says", "a warning", "level", "warn"); len(said) != 1 || said[0].Logger != "aws" {
+		t.Errorf("the log is:\n%s", log.String())
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
 // A pipe is a listener with one connection, in memory, for a bubble of virtual time.
@@ -110,6 +112,24 @@ func TestAHeaderThatIsTooLargeIsRefused(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestAPanicOfAPageIsInTheLog(t *testing.T) {
+	var log logtest.Log
+	s, err := Listen(t.Context(), log.Logger(), []netip.Addr{netip.MustParseAddr("127.0.0.1")}, 0, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		panic("a page is broken")
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, err := http.Get("http://127.0.0.1:" + strconv.Itoa(s.Port())); err == nil {
+		t.Errorf("it is answered with %s", response.Status)
+	}
+	s.Close()
+	said := log.Entries("message of a library", "level", "warn")
+	if len(said) != 1 || said[0].Logger != "http" || !strings.Contains(said[0].String(), "a page is broken") {
+		t.Errorf("the log is:\n%s", log.String())
+	}
 }
 
 func TestAServerListensOnItsAddressesAlone(t *testing.T) {
