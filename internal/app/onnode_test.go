@@ -367,8 +367,14 @@ func TestADrainThatTwoTermsOfAProcessEndIsCountedOnce(t *testing.T) {
 		go func() { ended <- m.app.onNode(ctx) }()
 		m.after(10 * time.Second)
 		m.want("the second term", true, intent.Drained, 1)
-		if got := m.counted("node_termination_handler_drains_total"); got != 1 {
-			t.Errorf("%v drains are counted; the log:\n%s", got, m.log.String())
+		const ours = "node_termination_handler_"
+		for name, want := range map[string]float64{
+			ours + "drains_total": 1, ours + "pods_total": 1, ours + "deadline_slack_seconds_count": 1, ours + "notice_to_cordon_seconds_count": 1,
+			"actions_total": 3, // pre-drain, cordon, cordon-and-drain
+		} {
+			if got := m.counted(name); got != want {
+				t.Errorf("%s is %v, want %v; the log:\n%s", name, got, want, m.log.String())
+			}
 		}
 		end(errStory)
 		if err := <-ended; !errors.Is(err, errStory) {
