@@ -30,27 +30,16 @@ func TestASilentConnectionIsLeft(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				network := &pipes{dialled: make(chan net.Conn), closed: make(chan struct{})}
-				server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					w.Header().Set("Content-Type", "application/json")
+				clients, network, end := overPipes(t, func(w http.ResponseWriter, _ *http.Request) {
 					_, _ = w.Write([]byte(`{"metadata":{"name":"a"}}`))
-				}))
-				_ = server.Listener.Close()
-				server.Listener = network
-				server.EnableHTTP2 = true
-				server.StartTLS()
-				clients, err := New(&rest.Config{
-					Host: "https://kubernetes", QPS: -1, Dial: network.dial, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				defer end()
 				if err := ask(t.Context(), clients); err != nil {
 					t.Fatal(err)
 				}
 				network.silent.Store(network.count.Load())
 				silent := time.Now()
-				for err = context.DeadlineExceeded; err != nil; {
+				for err := context.DeadlineExceeded; err != nil; {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					err = ask(ctx, clients)
 					cancel()
@@ -58,12 +47,62 @@ func TestASilentConnectionIsLeft(t *testing.T) {
 				if took := time.Since(silent); took > 10*time.Second {
 					t.Errorf("answered after %s, want 10 s at most", took)
 				}
-				network.silent.Store(0)
-				server.CloseClientConnections()
-				server.Close()
-				time.Sleep(time.Minute) // what is left ends
 			})
 		})
+	}
+}
+
+// A watch asks for nothing more, and so it would wait for ever: who watches sees its end within seconds, and begins
+// another one.
+func TestAWatchOnASilentConnectionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clients, network, end := overPipes(t, func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		defer end()
+		watch, err := clients.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		network.silent.Store(network.count.Load())
+		silent := time.Now()
+		for range watch.ResultChan() { // at most an error
+		}
+		if took := time.Since(silent); took > 10*time.Second {
+			t.Errorf("it ended after %s, want 10 s at most", took)
+		}
+		again, err := clients.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again.Stop()
+	})
+}
+
+// overPipes returns clients of a server that both use a network in memory, for a bubble of virtual time.
+func overPipes(t *testing.T, answer http.HandlerFunc) (clients *Clients, network *pipes, end func()) {
+	t.Helper()
+	network = &pipes{dialled: make(chan net.Conn), closed: make(chan struct{})}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer(w, r)
+	}))
+	_ = server.Listener.Close()
+	server.Listener = network
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	clients, err := New(&rest.Config{
+		Host: "https://kubernetes", QPS: -1, Dial: network.dial, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients, network, func() {
+		network.silent.Store(0)
+		server.CloseClientConnections()
+		server.Close()
+		time.Sleep(time.Minute) // what is left ends
 	}
 }
 
