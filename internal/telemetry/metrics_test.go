@@ -48,7 +48,8 @@ func (c *catalogue) writeDoc(w io.Writer) {
 The metrics are served at `+"`/metrics`"+` on port 9092, with those of Go and of the process. Times are in seconds. Names that end in
 `+"`_total`"+` are counters; other metrics are gauges, unless they are called histograms. No label has the name of a node, a pod or an
 instance, so the number of series does not grow with the cluster. Series start at zero, except those of rules, of Karpenter and of
-requests. Most gauges tell what the leader sees; on other replicas they are 0, +Inf or missing.
+requests. Most gauges tell what the leader sees; on other replicas they are 0, +Inf or missing. Each process counts for itself: a drain
+whose end a leader cannot write to the Node counts again where another process ends it.
 
 `+"`deploy/prometheus/rules.yaml`"+` has [alerts](alerts.md) on these metrics, `+"`deploy/grafana/dashboard.json`"+` is a dashboard.
 
