@@ -152,6 +152,20 @@ func TestABudgetThatAllowsNothingHasItsShare(t *testing.T) {
 	})
 }
 
+// With budgets: 0 of the policy file.
+func TestABudgetWithoutAShareIsAskedOnce(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("kept", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(604_800)) })
+		s.stops["kept"] = 100 * time.Second
+		s.refuse = budget
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second), NoticedAt: s.begin}, nil)
+		if err != nil || result.Forced != 1 || result.Evicted != 0 {
+			t.Errorf("%+v, %v", result, err)
+		}
+		s.want(1, "0s deleted kept with 1m58s")
+	})
+}
+
 // A webhook has the share that a budget has, be it there or away.
 func TestAWebhookHasItsShareThoughAGraceDoesNotFitIntoTheNotice(t *testing.T) {
 	away := forbidden(`Internal error occurred: failed calling webhook "guard.example.com": failed to call webhook: Post "https://a.b.svc/": EOF`)
