@@ -38,6 +38,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		says  string            // the refusal, in parts separated by " & "; empty: it installs
 		start string            // what the program says about the environment; empty: it takes it
 		notes []string          // what Helm prints
+		quiet []string          // what it does not print
 		env   map[string]string // in the container
 		body  string            // why the webhook's body is no JSON; empty: it is
 		tag   string            // what the tag of the image begins with; empty: the version of the chart does
@@ -83,6 +84,12 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		{
 			name: "a proxy for all requests", args: []string{queue, "--set=extraEnv[0].name=https_proxy,extraEnv[0].value=http://proxy:3128"},
 			notes: []string{"extraEnv has https_proxy and no NO_PROXY"}, env: map[string]string{"https_proxy": "http://proxy:3128"},
+		},
+		{
+			name: "a proxy, but not for the API server", args: []string{
+				queue, "--set=extraEnv[0].name=https_proxy,extraEnv[0].value=http://proxy:3128,extraEnv[1].name=no_proxy,extraEnv[1].value=10.0.0.1",
+			},
+			quiet: []string{"NO_PROXY"}, env: map[string]string{"no_proxy": "10.0.0.1"},
 		},
 		{
 			name: "limits below the requests of the chart", args: []string{queue, "--set=resources.limits.cpu=20m,resources.limits.memory=50Mi"},
@@ -298,6 +305,11 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			for _, text := range tt.notes {
 				if !strings.Contains(r.notes, text) {
 					t.Errorf("the notes do not say %q:\n%s", text, r.notes)
+				}
+			}
+			for _, text := range tt.quiet {
+				if strings.Contains(r.notes, text) {
+					t.Errorf("the notes say %q:\n%s", text, r.notes)
 				}
 			}
 			env := r.environment()
