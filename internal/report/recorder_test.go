@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -54,6 +57,20 @@ func TestTheKeysOfTheLogLineAreStable(t *testing.T) {
 		`awaitedLoadBalancersSeconds=12 targets=[web] awaitedVolumesSeconds=3 volumes=1 hooks=[workers/drain]`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestEachKeyOfTheLogLineIsExplained(t *testing.T) {
+	page, err := os.ReadFile("../../docs/status.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := full()
+	e.Why, e.Pods.Cut, e.Pods.CutShort, e.Pods.Partial = "why", 1, []string{"shop/db-0 after 1m of 7d"}, true
+	for pair := range slices.Chunk(values(e), 2) {
+		if key := fmt.Sprint(pair[0]); !regexp.MustCompile("(?m)^\\|[^|]*`" + key + "`").Match(page) {
+			t.Errorf("docs/status.md does not say what %s is", key)
+		}
 	}
 }
 
