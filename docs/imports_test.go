@@ -2,9 +2,25 @@ package docs
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// The log is logr on zap, a drain asks kubectl's own library, and Kubernetes and AWS are asked by their own clients.
+func TestWhatTheProgramStandsOn(t *testing.T) {
+	deps, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/node-termination-handler").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		"github.com/go-logr/zapr", "k8s.io/kubectl/pkg/drain", "k8s.io/client-go/kubernetes/typed/core/v1", "github.com/aws/aws-sdk-go-v2/service/sqs",
+	} {
+		if !slices.Contains(strings.Fields(string(deps)), name) {
+			t.Errorf("the program does not compile %s", name)
+		}
+	}
+}
 
 // What is heavy is compiled by those that need it, and by who wires them.
 func TestWhoCompilesWhat(t *testing.T) {
