@@ -107,10 +107,10 @@ func (r *run) noteSurge(p *podState, err error) {
 	p.surge.why = truncate(err.Error())
 	const message = "no rollout brings the replacement of a pod first: it leaves last"
 	if apierrors.IsForbidden(err) { // the ClusterRole has to change
-		logging.Warn(log, message, "error", p.surge.why)
+		logging.Warn(log, message, "why", p.surge.why)
 		return
 	}
-	log.Info(message, "error", p.surge.why)
+	log.Info(message, "why", p.surge.why)
 }
 
 // stop ends the call that would begin a rollout: the pod is asked to leave without one, or is gone.
