@@ -60,7 +60,7 @@ func TestANoticeAboutSpotIsVoidWhereEC2SaysThatTheInstanceIsNone(t *testing.T) {
 					t.Parallel()
 					tell(t, func(s *story) {
 						if tt.untagged {
-							s.edit = func(c *Config) { c.Policy.ManagedTag = "" }
+							s.edit = func(c *Config) { c.ManagedTag = "" }
 						}
 						s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: lifecycle, ID: theID, Tags: map[string]string{"managed": ""}}))
 						s.lead()

@@ -310,7 +310,8 @@ func (t *Targets) note(named TargetGroup, g *group, asked time.Time, targets map
 		pause := pauses.Pause(g.failed)
 		g.next = time.Now().Add(pause)
 		if g.failed == outage {
-			logging.Warn(t.Log, "a load balancer does not answer: drains wait for it in vain", "targetGroup", named.Name, "error", err)
+			logging.Warn(t.Log, "a load balancer does not answer: drains wait for it in vain",
+				"targetGroup", named.Name, "error", err)
 		}
 	}
 	close(t.changed)

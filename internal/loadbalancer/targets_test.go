@@ -291,6 +291,9 @@ func TestFailuresAreTriedAgainMoreSlowly(t *testing.T) {
 				if n := w.calls(); n < 3 || n > tt.most {
 					t.Errorf("%d calls in two minutes, want 3 to %d", n, tt.most)
 				}
+				if said := w.log.Entries(""); len(said) != 1 || said[0].Level != "warn" {
+					t.Errorf("the log says\n%s\nwant one warning", w.log)
+				}
 				w.aws.RemoveFault("f")
 				w.must(w.aws.DeregisterTarget("web", id(1)))
 				time.Sleep(2 * time.Minute)
@@ -300,6 +303,19 @@ func TestFailuresAreTriedAgainMoreSlowly(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAGroupOfWhichNothingIsKnownIsWaitedForAsLongAsOneThatNobodyDrains(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.group("web", time.Minute, id(1))
+		w.must(w.aws.SetFault(awssim.Fault{ID: "f", Service: "elasticloadbalancing", Hang: true}))
+		m := w.machine(id(1))
+		m.Patience = w.start.Add(45 * time.Second)
+		left, err := w.await(w.Context(), m)
+		if took := time.Since(w.start); !slices.Equal(left, []string{"web"}) || err != nil || took != 45*time.Second {
+			t.Errorf("left %v, %v, after %v", left, err, took)
+		}
+	})
 }
 
 func TestAWaitThatIsCalledOffEndsAtOnce(t *testing.T) {

@@ -149,8 +149,8 @@ func TestAnErrorOfAKubernetesLibraryIsAWarning(t *testing.T) {
 	var out bytes.Buffer
 	log, end := New(&out, Options{JSON: true, Level: "info"})
 	Redirect(log)
-	klog.ErrorS(errors.New("away"), "Failed to watch", "type", "Node")                                                     //nolint:forbidigo // as client-go does
-	klog.LoggerWithValues(klog.LoggerWithName(klog.Background(), "reflector"), "type", "Pod").Error(nil, "Failed to list") //nolint:forbidigo // as client-go does
+	klog.ErrorS(errors.New("away"), "Failed to watch", "type", "Node") //nolint:forbidigo // as client-go does
+	klog.LoggerWithValues(klog.LoggerWithName(klog.Background(), "reflector"), "type", "Pod").Error(nil, "Failed to list")
 	end()
 	var got []map[string]any
 	for line := range strings.Lines(out.String()) {

@@ -103,8 +103,8 @@ func (rule *nodeRule) value() value {
 		optional("grace-at-most", duration(&rule.MostGrace),
 			"The longest grace period of a pod: a longer one is cut to this."),
 		optional("budgets", percentage(&rule.BudgetPercent),
-			"How much of the notice PodDisruptionBudgets and webhooks may keep a pod whose grace period does not fit into it, such as "+
-				"30%. After that it is deleted with what is left; 0%: once its eviction was refused. Default: 50%."),
+			"How much of the notice PodDisruptionBudgets and webhooks may keep a pod whose grace period does not fit into it, "+
+				"such as 30%. After that it is deleted with what is left; 0%: once its eviction was refused. Default: 50%."),
 		optional("by", oneOf(&rule.By, decision.ByHandler, decision.ByKarpenter),
 			"Who drains a node of Karpenter's: karpenter needs the option drain-by-karpenter. Default: karpenter with that "+
 				"option, else handler."),

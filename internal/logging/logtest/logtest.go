@@ -51,7 +51,7 @@ func (l *Log) add(text string) {
 func mustParse(text string) Entry {
 	e, err := parse(text)
 	if err != nil {
-		panic(err.Error() + ": " + text)
+		panic(err.Error() + ": " + text) //nolint:forbidigo // tests alone use it
 	}
 	return e
 }
