@@ -52,7 +52,7 @@ func TestEachPromiseHasAScenarioInTheGate(t *testing.T) {
 	}
 	for k, name := range played {
 		body := regexp.MustCompile(`(?ms)^func ` + name + `\(.*?^}`).FindString(scenarios.String())
-		if body == "" || strings.Contains(body, "tier.Full(") {
+		if body == "" || strings.Contains(body, "\n\ttier.Full(") { // a row of it may be left out
 			t.Errorf("promise %d: %s is not there, or not a part of the gate", k+1, name)
 		}
 	}
