@@ -425,3 +425,19 @@ func TestAWorkloadWithAllItsPodsOnTheNodeIsDownWhileTheyMove(t *testing.T) {
 		t.Errorf("of another node (-want +got):\n%s", diff)
 	}
 }
+
+func TestWhatIsLeftWithoutADeadlineIsWaitedForWithoutEnd(t *testing.T) {
+	client := fake.NewClientset(pod("default", "slow", "slow", 600))
+	for name, tt := range map[string]struct {
+		terms evacuation.Terms
+		want  string
+	}{
+		"with a deadline": {evacuation.Terms{Deadline: now.Add(2 * time.Minute)}, "nothing is left at the deadline, after 120 s\n"},
+		"without one":     {evacuation.Terms{}, "left after 120 s: slow; without a deadline the drain waits until they leave\n"},
+	} {
+		var out strings.Builder
+		if err := rehearse(t, client, tt.terms).Print(&out); err != nil || !strings.Contains(out.String(), "\n"+tt.want) {
+			t.Errorf("%s: %v\n%s", name, err, &out)
+		}
+	}
+}

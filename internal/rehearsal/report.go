@@ -208,7 +208,11 @@ func (r *Report) conclusion() string {
 	}
 	switch {
 	case len(s.Left) > 0:
-		fmt.Fprintf(&b, "left after %s: %s\n", Seconds(r.End.Sub(r.Start)), strings.Join(s.Left, ", "))
+		fmt.Fprintf(&b, "left after %s: %s", Seconds(r.End.Sub(r.Start)), strings.Join(s.Left, ", "))
+		if r.Terms.Deadline.IsZero() {
+			b.WriteString("; without a deadline the drain waits until they leave")
+		}
+		b.WriteString("\n")
 	case r.Terms.Deadline.IsZero():
 		fmt.Fprintf(&b, "nothing is left after %s%s", Seconds(r.End.Sub(r.Start)), but)
 		if slices.ContainsFunc(r.Fates, r.maybeBlocked) {
@@ -218,7 +222,7 @@ func (r *Report) conclusion() string {
 	default:
 		fmt.Fprintf(&b, "nothing is left at the deadline, after %s%s\n", Seconds(r.Terms.Deadline.Sub(r.Start)), but)
 	}
-	if claims := r.awaitedClaims(); len(claims) > 0 {
+	if claims := r.AwaitedClaims(); len(claims) > 0 {
 		end := ""
 		if !r.Terms.Deadline.IsZero() {
 			end = ", but not past the deadline"
@@ -232,9 +236,9 @@ func (r *Report) conclusion() string {
 // mostClaims is how many claims are named.
 const mostClaims = 10
 
-// awaitedClaims are the claims whose volumes the drain may wait for. Which of them are attached is not known: whether
+// AwaitedClaims are the claims whose volumes the drain may wait for. Which of them are attached is not known: whether
 // any volume is, the Node tells.
-func (r *Report) awaitedClaims() []string {
+func (r *Report) AwaitedClaims() []string {
 	if !r.Volumes || len(r.Node.Status.VolumesAttached) == 0 {
 		return nil
 	}

@@ -416,6 +416,8 @@ type nodeReport struct {
 	Cut      []string              `json:"cut"` // killed before the end of their grace periods
 	Left     []string              `json:"left"`
 	Down     []string              `json:"down"` // workloads
+	// AwaitedClaims are those whose volumes the drain may wait for after the pods.
+	AwaitedClaims []string `json:"awaitedClaims,omitempty"`
 	// BudgetsUnread says why PodDisruptionBudgets could not be read.
 	BudgetsUnread string `json:"budgetsUnread,omitempty"`
 }
@@ -430,7 +432,7 @@ func (f forecast) report() nodeReport {
 		Lost:          orEmpty(f.lost()), Cut: orEmpty(f.cut()), Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
 	}
 	if r.Ignored == "" {
-		r.Pods = f.PodReports()
+		r.Pods, r.AwaitedClaims = f.PodReports(), f.AwaitedClaims()
 	}
 	if !f.Terms.Deadline.IsZero() {
 		r.Deadline = new(f.Terms.Deadline.Sub(f.at).Seconds())

@@ -438,3 +438,17 @@ func TestExplainSaysHowFarALimitIsUsedUp(t *testing.T) {
 		}
 	}
 }
+
+func TestTheForecastForProgramsNamesTheClaimsThatMayBeWaitedFor(t *testing.T) {
+	_, all := forecasts(t, notice.SpotInterruption)
+	f := all[slices.IndexFunc(all, func(f forecast) bool { return f.node.Name == "well" })]
+	claim := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}
+	f.Fates[0].Pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}}}
+	if got := f.report().AwaitedClaims; len(got) > 0 {
+		t.Errorf("without a volume on the node: %v", got)
+	}
+	f.node.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "kubernetes.io/csi/ebs.csi.aws.com^vol-1"}}
+	if diff := cmp.Diff([]string{"default/data"}, f.report().AwaitedClaims); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
