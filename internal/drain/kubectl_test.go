@@ -86,6 +86,7 @@ func TestWhatKubectlWarnsOfIsLoggedOnceForANode(t *testing.T) {
 	play(t, func(s *stage) {
 		s.drainer.Filter = Filter{IgnoreDaemonSets: true}
 		s.pod("logs", daemon)
+		s.pod("metrics", daemon)
 		s.pod("web")
 		go func() {
 			if s.passes(10 * time.Second) {
@@ -94,7 +95,7 @@ func TestWhatKubectlWarnsOfIsLoggedOnceForANode(t *testing.T) {
 		}()
 		s.stops["web"] = 30 * time.Second
 		log := s.drainLogged(evacuation.Terms{})
-		if got := log.Said("kubectl's drain warns of pods"); len(got) != 1 || !strings.Contains(got[0], "ignoring DaemonSet-managed Pods: ns/logs") {
+		if got := log.Said("kubectl's drain warns of pods"); len(got) != 1 || !strings.Contains(got[0], "ignoring DaemonSet-managed Pods: ns/logs, ns/metrics") {
 			t.Errorf("it says %q", got)
 		}
 	})
