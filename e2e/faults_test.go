@@ -353,7 +353,6 @@ func TestWhoDeniesEvictionsIsToldByItsNameAndPassedBeforeTheDeadline(t *testing.
 		"a webhook that is away": {(*scenario).denyByAbsence, overview.Webhook, `failed calling webhook "%s"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			s := newScenario(t)
 			otherRights.Store(s.name, true) // it refuses what the roles grant
 			n := s.nodes(1)[0]
