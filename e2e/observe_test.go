@@ -116,7 +116,7 @@ func TestWhatBlocksADrainIsNamedInEventsAndInTheLog(t *testing.T) {
 		t.Errorf("the first line came after %s", took)
 	}
 	says := fmt.Sprint(h.logged(line)[0])
-	for _, want := range []string{"pods:3", s.name + "/" + db + ": " + name + budget, "/held: it should have ended at ", "untilDeadline:"} {
+	for _, want := range []string{"pods:3", s.name + "/" + db + ": " + name + budget, "/held: it should have ended at ", "left:"} {
 		if !strings.Contains(says, want) {
 			t.Errorf("the line lacks %q: %s", want, says)
 		}
