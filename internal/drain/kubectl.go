@@ -1,8 +1,10 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -139,8 +141,13 @@ type choosing struct {
 func (c choosing) CoreV1() typedcorev1.CoreV1Interface  { return c }
 func (c choosing) AppsV1() typedappsv1.AppsV1Interface  { return choosingApps{} }
 func (c choosing) Pods(string) typedcorev1.PodInterface { return c }
+
+// List sorts the pods by name, as the API server does: kubectl's texts have them in the order of the list.
 func (c choosing) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
-	return &corev1.PodList{Items: c.pods}, nil
+	sorted := slices.SortedFunc(slices.Values(c.pods), func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return &corev1.PodList{Items: sorted}, nil
 }
 
 // choosingApps has the DaemonSet of each pod that says it belongs to one. kubectl asks whether it still
