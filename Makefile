@@ -136,7 +136,7 @@ chaos: ## kill the leader before and after its calls, and print a table
 # What is measured in MiB, and in megabytes a second, is so on a machine that has nothing else to do.
 figures: ## measure what a handler takes that rests, and how it copes with large pods and many connections
 	go test -c -o bin/chaos.test ./e2e
-	cd e2e && ../bin/chaos.test -chaos -test.timeout 45m -test.run 'LargeObjectsOfOneTenant|AtRestItTakesLittle'
+	cd e2e && ../bin/chaos.test -chaos -test.timeout 45m -test.parallel 1 -test.run 'LargeObjectsOfOneTenant|AtRestItTakesLittle'
 	go test ./internal/app -count=1 -v -run 20000Connections -flood-minute
 
 # A test that fails fails the target, though its output is filtered.

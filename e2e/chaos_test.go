@@ -239,7 +239,7 @@ func perform(t *testing.T, at *point) *play {
 		p.takeover = first.Sub(from)
 		slowest := pulse.slowest(from.Add(-leasePeriod), first)
 		most := takenOver
-		if p.calm = slowest <= calm; p.calm {
+		if p.calm = slowest <= calm && pulse.longestLease(from.Add(-leasePeriod), first) <= shortestLease; p.calm {
 			most = takenOverCalm
 		}
 		switch {
@@ -286,9 +286,10 @@ const (
 	// takes no longer than healthy.
 	takenOver = 20 * time.Second
 	healthy   = 500 * time.Millisecond
-	// takenOverCalm is the same where each answer takes no longer than calm: 16.1 s, as internal/lease says, and the
-	// requests of the new leader. Slower ones may make the Lease longer, by whole seconds.
+	// takenOverCalm is the same where each answer takes no longer than calm, and the Lease lasts shortestLease: 16.1 s,
+	// as internal/lease says, and the requests of the new leader.
 	takenOverCalm = 17 * time.Second
+	shortestLease = 13 // seconds
 	calm          = 100 * time.Millisecond
 	// leasePeriod is how long the answers count that a Lease lasts by.
 	leasePeriod = 15 * time.Second
@@ -302,8 +303,9 @@ type pulse struct {
 }
 
 type beat struct {
-	due  time.Time
-	took time.Duration
+	due   time.Time
+	took  time.Duration
+	lasts int32 // the Lease, in seconds; 0: there is none
 }
 
 // feel reads the scenario's Lease twice a second until the scenario ends.
@@ -311,9 +313,14 @@ func (s *scenario) feel() *pulse {
 	p := &pulse{s: s}
 	go func() {
 		for due := time.Now(); retry.Sleep(s.ctx, time.Until(due)) == nil; due = time.Now().Add(healthy) {
-			_, _ = s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{}) // there may be none yet
+			b := beat{due: due}
+			l, err := s.kube.CoordinationV1().Leases(s.name).Get(s.ctx, release.Name, metav1.GetOptions{})
+			if err == nil && l.Spec.LeaseDurationSeconds != nil {
+				b.lasts = *l.Spec.LeaseDurationSeconds
+			}
+			b.took = time.Since(due)
 			p.mu.Lock()
-			p.beats = append(p.beats, beat{due, time.Since(due)})
+			p.beats = append(p.beats, b)
 			p.mu.Unlock()
 		}
 	}()
@@ -332,6 +339,18 @@ func (p *pulse) slowest(from, to time.Time) (slowest time.Duration) {
 	return slowest
 }
 
+// longestLease is the longest, in seconds, that the Lease has lasted of those that were read in this time.
+func (p *pulse) longestLease(from, to time.Time) (longest int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.beats {
+		if b.due.After(from) && b.due.Before(to) {
+			longest = max(longest, b.lasts)
+		}
+	}
+	return longest
+}
+
 // unjudged is how often nothing was said of a time, in all scenarios.
 var unjudged atomic.Int64
 
@@ -347,9 +366,10 @@ func (p *pulse) judge(format string, args ...any) {
 	p.s.Error(said)
 }
 
-// endsWithin is how soon a drain is to end after the last that it has waited for: later where the machine has stalled.
+// endsWithin is how soon a drain is to end after the last that it has waited for: later where requests are slow, of which
+// it makes several.
 func (p *pulse) endsWithin(from, to time.Time) time.Duration {
-	if p.slowest(from, to) > healthy {
+	if p.slowest(from, to) > calm {
 		return 15 * time.Second
 	}
 	return 10 * time.Second

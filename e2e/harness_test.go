@@ -76,11 +76,16 @@ func prepare(m *testing.M) error {
 	if shared, err = sandbox.Start(ctx, sandbox.Options{Out: os.Stderr, APIServerFlags: flags}); err != nil {
 		return err
 	}
-	m.Run() // the test program exits with what it returned
+	failed := m.Run() != 0 // the test program exits with that
 	if times := unjudged.Load(); times > 0 {
 		fmt.Fprintf(os.Stderr, "%d times were not judged, because the machine stalled\n", times)
 	}
-	err = errors.Join(checkRefusals(shared), checkPrivileges(shared, wholeSuite()))
+	err = checkRefusals(shared)
+	if unused := checkPrivileges(shared, wholeSuite()); failed && unused != nil {
+		fmt.Fprintln(os.Stderr, unused) // perhaps of what has failed, which may be played again
+	} else {
+		err = errors.Join(err, unused)
+	}
 	if err = errors.Join(err, shared.Stop()); err != nil {
 		return errors.New(suite.Outside + err.Error())
 	}

@@ -37,7 +37,7 @@ func TestTheEndOfTheContextIsNoErrorOfRun(t *testing.T) {
 func TestRunListensOnTheAddressesOfItsOptions(t *testing.T) {
 	o := &options.Options{
 		Kubeconfig: kubeconfigOf(t, testServer), PodGracePeriod: -1, PrometheusServer: true,
-		BindAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, // which is nobody's
+		BindAddresses: []netip.Addr{netip.MustParseAddr("240.0.0.1")}, // which is nobody's
 	}
 	o.Queue.Text = "none"
 	a, err := New(t.Context(), o, logr.Discard(), "")
@@ -46,8 +46,8 @@ func TestRunListensOnTheAddressesOfItsOptions(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, errors.New("it listens elsewhere"))
 	defer cancel()
-	if err := a.Run(ctx); err == nil || !strings.Contains(err.Error(), "192.0.2.1") {
-		t.Errorf("Run = %v, and 192.0.2.1 is no address of this machine", err)
+	if err := a.Run(ctx); err == nil || !strings.Contains(err.Error(), "240.0.0.1") {
+		t.Errorf("Run = %v, and 240.0.0.1 is no address of this machine", err)
 	}
 }
 

@@ -2,8 +2,10 @@ package app
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"github.com/go-logr/logr"
 
@@ -60,8 +62,8 @@ func listen(
 		}
 	}
 	ports = map[int]int{}
-	for port, h := range handlers {
-		s, err := httpserver.Listen(ctx, log, addresses, port, h)
+	for _, port := range slices.Sorted(maps.Keys(handlers)) {
+		s, err := httpserver.Listen(ctx, log, addresses, port, handlers[port])
 		if err != nil {
 			stop()
 			return nil, nil, err

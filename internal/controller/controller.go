@@ -426,41 +426,39 @@ func (c *Controller) withMembers(
 }
 
 // handleAll does what a notice asks for each of several instances. It returns one error of
-// each sort. While the drains go on it keeps nothing of the notice in memory.
+// each sort, that of the first instance. While the drains go on it keeps nothing of the notice in memory.
 func (c *Controller) handleAll(ctx context.Context, log logr.Logger, n notice.Notice) (errs []error) {
 	select {
 	case c.crowds <- struct{}{}:
 	default:
 		return []error{errCrowded}
 	}
-	var mu sync.Mutex
-	add := func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return isLeave(e) == isLeave(err) }) {
-			errs = append(errs, err)
-		}
-	}
+	came := make([]error, len(n.Instances)) // of each instance
 	var all sync.WaitGroup
-	for _, id := range n.Instances {
+	for k, id := range n.Instances {
 		select {
 		case c.lookUps <- struct{}{}:
 		case <-ctx.Done():
-			add(context.Cause(ctx))
+			came[k] = context.Cause(ctx)
 			continue
 		}
 		one := ofOne(n, id)
 		all.Go(func() {
 			decided := sync.OnceFunc(func() { <-c.lookUps })
 			defer decided()
-			add(logging.Recover(c.Log, func() error {
+			came[k] = logging.Recover(c.Log, func() error {
 				return c.handle(ctx, log, &one, func(decision.Action) { decided() })
-			}))
+			})
 		})
 	}
 	<-c.crowds
 	n.Instances, n.Hosts, n.Resolved = nil, nil, nil
 	all.Wait()
+	for _, err := range came {
+		if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return isLeave(e) == isLeave(err) }) {
+			errs = append(errs, err)
+		}
+	}
 	return errs
 }
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -219,7 +220,9 @@ func rbac(f *Facts) verdict {
 	var missing, useful []string
 	asked := 0
 	var unsure error // whether a right is there that is needed
-	for a, answer := range f.Access {
+	byName := func(a, b kube.Access) int { return cmp.Compare(a.String(), b.String()) }
+	for _, a := range slices.SortedFunc(maps.Keys(f.Access), byName) {
+		answer := f.Access[a]
 		if withoutTargets && slices.Contains(kube.LoadBalancers(), a) {
 			continue
 		}

@@ -274,11 +274,8 @@ func (n *nodePods) sorted() []*corev1.Pod {
 			pods = append(pods, pod)
 		}
 	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		if byTier := int(n.leaving[a.UID].tier) - int(n.leaving[b.UID].tier); byTier != 0 {
-			return byTier
-		}
-		return strings.Compare(nameOf(a), nameOf(b))
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		return int(n.leaving[a.UID].tier) - int(n.leaving[b.UID].tier)
 	})
 	return pods
 }

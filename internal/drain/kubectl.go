@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -69,7 +68,9 @@ func (f Filter) choose(pods []corev1.Pod) (answers []chosen, warnings string) {
 			answers[k].why = whys[nameOf(&pods[k])]
 		}
 	}
-	return answers, list.Warnings()
+	kinds := strings.Split(list.Warnings(), "; ") // kubectl has them in a map
+	slices.Sort(kinds)
+	return answers, strings.Join(kinds, "; ")
 }
 
 // ourOption names our option instead of kubectl's.
@@ -141,13 +142,8 @@ type choosing struct {
 func (c choosing) CoreV1() typedcorev1.CoreV1Interface  { return c }
 func (c choosing) AppsV1() typedappsv1.AppsV1Interface  { return choosingApps{} }
 func (c choosing) Pods(string) typedcorev1.PodInterface { return c }
-
-// List sorts the pods by name, as the API server does: kubectl's texts have them in the order of the list.
 func (c choosing) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
-	sorted := slices.SortedFunc(slices.Values(c.pods), func(a, b corev1.Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	return &corev1.PodList{Items: sorted}, nil
+	return &corev1.PodList{Items: c.pods}, nil
 }
 
 // choosingApps has the DaemonSet of each pod that says it belongs to one. kubectl asks whether it still
@@ -227,8 +223,8 @@ type candidate struct {
 // what `kubectl drain` would print of them.
 func (f Filter) mustLeave(candidates []candidate) (answers []chosen, warnings string) {
 	answers = make([]chosen, len(candidates))
-	var pods []corev1.Pod
-	var asked []int // the candidate of each
+	pods := make([]corev1.Pod, 0, len(candidates)) // a kilobyte each
+	var asked []int                                // the candidate of each
 	for k, c := range candidates {
 		switch {
 		case c.turn.Stays && !ofDaemonSet(c.pod):

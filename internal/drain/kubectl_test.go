@@ -95,8 +95,9 @@ func TestWhatKubectlWarnsOfIsLoggedOnceForANode(t *testing.T) {
 		}()
 		s.stops["web"] = 30 * time.Second
 		log := s.drainLogged(evacuation.Terms{})
-		if got := log.Said("kubectl's drain warns of pods"); len(got) != 1 || !strings.Contains(got[0], "ignoring DaemonSet-managed Pods: ns/logs, ns/metrics") {
-			t.Errorf("it says %q", got)
+		want := []string{`says="deleting Pods that declare no controller: ns/web; ignoring DaemonSet-managed Pods: ns/logs, ns/metrics"`}
+		if diff := cmp.Diff(want, log.Said("kubectl's drain warns of pods")); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
 }

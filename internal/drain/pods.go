@@ -151,12 +151,16 @@ func (s *podStore) synced() bool {
 	return s.listed
 }
 
-// list returns the pods, in no order. They are shared and must not be changed; they have the fields
-// that [Trim] keeps.
+// list returns the pods by namespace and name, as the API server lists them: what is told of several, or of the first,
+// is the same each time. They are shared and must not be changed; they have the fields that [Trim] keeps.
 func (s *podStore) list() []*corev1.Pod {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.pods))
+	pods := slices.Collect(maps.Values(s.pods))
+	s.mu.Unlock()
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return pods
 }
 
 // put adds a pod, or what it is now.

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -10,12 +11,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // The second handler is client-go's brake on errors. It keeps the time of the last one
@@ -91,4 +97,32 @@ func TestAListWithoutAnAnswerIsTriedAgain(t *testing.T) {
 			t.Errorf("the pods have not been seen, by %d requests; the log says:\n%s", len(node.requests), log)
 		}
 	})
+}
+
+// What is told of several pods of a node, or of the first, is the same each time.
+func TestThePodsOfANodeHaveAnOrder(t *testing.T) {
+	store := newPodStore()
+	var want []string
+	for _, namespace := range []string{"a", "a-b"} {
+		for k := range 9 {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint(k), UID: types.UID(namespace + fmt.Sprint(k))}}
+			store.put(pod)
+			want = append(want, nameOf(pod))
+		}
+	}
+	var got []string
+	for _, pod := range store.list() {
+		got = append(got, nameOf(pod))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	o := obstacles{refusals: []overview.Refusal{{Cause: overview.Webhook, Name: "b", Pods: 2}, {Cause: overview.Budget, Name: "c", Pods: 2}, {Cause: overview.Budget, Name: "a", Pods: 2}, {Cause: overview.Webhook, Name: "a", Pods: 3}}}
+	names := ""
+	for _, r := range o.sorted() {
+		names += string(r.Cause) + " " + r.Name + ";"
+	}
+	if want := fmt.Sprintf("%[1]s a;%[2]s a;%[2]s c;%[1]s b;", overview.Webhook, overview.Budget); names != want {
+		t.Errorf("what kept pods: %s, want %s", names, want)
+	}
 }

@@ -430,7 +430,9 @@ func (o *obstacles) count(cause overview.Cause, name, why string) {
 // sorted returns what has refused evictions, of most pods first.
 func (o *obstacles) sorted() []overview.Refusal {
 	sorted := slices.Clone(o.refusals)
-	slices.SortStableFunc(sorted, func(a, b overview.Refusal) int { return b.Pods - a.Pods })
+	slices.SortFunc(sorted, func(a, b overview.Refusal) int {
+		return cmp.Or(b.Pods-a.Pods, cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Name, b.Name))
+	})
 	return sorted
 }
 

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -75,9 +76,9 @@ func parseObject(tree map[string]any) (object, error) {
 	if len(tree) == 0 {
 		return o, errors.New("an empty object matches nothing")
 	}
-	for name, value := range tree {
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
 		var err error
-		switch value := value.(type) {
+		switch value := tree[name].(type) {
 		case map[string]any:
 			o.objects[name], err = parseObject(value)
 		case []any:

@@ -146,6 +146,7 @@ func TestAPatternThatTheServiceRefusesIsAnErrorThatNamesTheField(t *testing.T) {
 		`{"source":[]}`:                          `"source": an empty array`,
 		`{"source":"aws.ec2"}`:                   `"source": must be an object or an array`,
 		`{"detail":{"state":"x"}}`:               `"detail": "state": must be`,
+		`{"source":1,"detail":1,"account":1}`:    `"account": must be`,
 		`{"source":[["aws.ec2"]]}`:               "no other arrays",
 		`{"source":[{}]}`:                        "one field, not 0",
 		`{"source":[{"prefix":"a","x":"b"}]}`:    "one field, not 2",

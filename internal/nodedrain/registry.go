@@ -3,6 +3,7 @@
 package nodedrain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -183,7 +184,7 @@ func (r *Registry) allDrains() []*Drain {
 	return slices.Collect(maps.Values(r.byNode))
 }
 
-// drainsOf returns the drains of all Nodes of an instance; none if its id is not known.
+// drainsOf returns the drains of all Nodes of an instance, by the Nodes' names; none if its id is not known.
 func (r *Registry) drainsOf(id string) (drains []*Drain) {
 	if id == "" {
 		return nil
@@ -195,6 +196,7 @@ func (r *Registry) drainsOf(id string) (drains []*Drain) {
 			drains = append(drains, d)
 		}
 	}
+	slices.SortFunc(drains, func(a, b *Drain) int { return cmp.Compare(a.ref.Name, b.ref.Name) })
 	return drains
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -135,6 +136,7 @@ func parseHeaders(text string) (map[string]string, error) {
 		return nil, errors.New("is not a JSON object")
 	}
 	headers := make(map[string]string, len(object))
+	canonical := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(object)) {
 		s, ok := object[name].(string)
 		switch {
@@ -142,10 +144,12 @@ func parseHeaders(text string) (map[string]string, error) {
 			return nil, fmt.Errorf("has a header %q that is not a string", name)
 		case !httpguts.ValidHeaderFieldName(name):
 			return nil, fmt.Errorf("has %q, which is not the name of a header", name)
+		case canonical[http.CanonicalHeaderKey(name)] != "":
+			return nil, fmt.Errorf("has %q and %q, which are one header", canonical[http.CanonicalHeaderKey(name)], name)
 		case !httpguts.ValidHeaderFieldValue(s):
 			return nil, fmt.Errorf("has a header %q whose value no header can have", name)
 		}
-		headers[name] = s
+		headers[name], canonical[http.CanonicalHeaderKey(name)] = s, name
 	}
 	return headers, nil
 }

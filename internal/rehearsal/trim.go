@@ -2,6 +2,8 @@ package rehearsal
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -26,7 +28,7 @@ func TrimPod(pod *corev1.Pod) *corev1.Pod {
 		return pod
 	}
 	small := new(drain.PodTrimmer).Trim(pod, &decision.Rules{})
-	small.Labels, small.Annotations = some(pod.Labels), some(pod.Annotations)
+	small.Labels, small.Annotations = some(small.Labels, pod.Labels), some(small.Annotations, pod.Annotations)
 	small.Spec.ServiceAccountName = pod.Spec.ServiceAccountName
 	for _, c := range pod.Spec.Containers[:min(len(pod.Spec.Containers), mostOfLarge)] {
 		image := c.Image[:min(len(c.Image), longestImage)]
@@ -39,12 +41,14 @@ func TrimPod(pod *corev1.Pod) *corev1.Pod {
 	return small
 }
 
-// some are entries that are as short as those that a rule or a PodDisruptionBudget looks for.
-func some(all map[string]string) map[string]string {
+// some are those that a drain reads and, as far as there is room, the first by key that are as short as those that a
+// rule or a PodDisruptionBudget looks for.
+func some(read, all map[string]string) map[string]string {
 	const short = 256
 	kept := map[string]string{}
-	for key, value := range all {
-		if len(value) <= short && len(kept) < mostOfLarge {
+	maps.Copy(kept, read)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if value := all[key]; len(value) <= short && len(kept) < mostOfLarge {
 			kept[key] = value
 		}
 	}

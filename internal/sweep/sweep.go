@@ -180,7 +180,8 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 	if err != nil {
 		return err // what was found before stays: it is found again
 	}
-	for id, group := range retained {
+	for _, id := range slices.Sorted(maps.Keys(retained)) {
+		group := retained[id]
 		if _, known := s.retained[id]; !known {
 			s.Handler.Retained(id, group)
 		}
@@ -188,7 +189,7 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 	s.forget(waiting)
 	s.waiting, s.nodeless, s.retained, s.last = waiting, nodeless, retained, now
 	var errs []error
-	for group, instances := range overdue {
+	for _, group := range slices.Sorted(maps.Keys(overdue)) {
 		hooks, err := s.hooksOf(ctx, group)
 		if err != nil {
 			errs = append(errs, err)
@@ -198,7 +199,7 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 			if !s.owns(hook) {
 				continue
 			}
-			for _, id := range instances {
+			for _, id := range overdue[group] {
 				if a := (intent.Hook{Group: group, Name: hook.Name, Instance: id}); !s.Handler.Told(a) {
 					s.handle(ctx, all, a, waiting[id])
 				}

@@ -1,8 +1,10 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -10,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -29,6 +31,7 @@ type world struct {
 	waiting  []asg.Waiting
 	hooks    map[string][]asg.TerminationHook // by group
 	err      error                            // of each call
+	hooksErr map[string]error                 // of the hooks of a group
 	nodes    []string                         // instances
 	told     bool                             // by a notice
 	event    time.Time                        // of the notice that has told of the termination; zero: none has
@@ -64,7 +67,7 @@ func (w *world) Waiting(_ context.Context, visit func(asg.Waiting)) error {
 func (w *world) TerminationHooks(_ context.Context, group string) ([]asg.TerminationHook, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.hooks[group], w.err
+	return w.hooks[group], cmp.Or(w.hooksErr[group], w.err)
 }
 
 func (w *world) Waits(context.Context, intent.Hook) (waits, ended bool, err error) {
@@ -187,7 +190,7 @@ func TestAHookThatWaitsAtTwoSweepsIsHandledOnce(t *testing.T) {
 			Kind: notice.ASGTerminate, ID: "sweep-drain-" + first.Format(time.RFC3339), Time: second,
 			Instances: []string{"i-1"}, Hook: notice.Hook{Group: "workers", Name: "drain"},
 		}
-		if diff := cmp.Diff(want, w.handled[0]); diff != "" || w.asked[1] > 2*interval*11/10 {
+		if diff := gocmp.Diff(want, w.handled[0]); diff != "" || w.asked[1] > 2*interval*11/10 {
 			t.Errorf("%s after the start, notice (-want +got):\n%s", w.asked[1], diff)
 		}
 
@@ -361,7 +364,7 @@ func TestAnInstanceThatIsRetainedIsToldOnce(t *testing.T) {
 		w.waiting = nil
 		after(1)
 	})
-	if diff := cmp.Diff([]string{"i-1"}, w.retained); diff != "" || len(w.handled) > 0 || w.kept != 0 {
+	if diff := gocmp.Diff([]string{"i-1"}, w.retained); diff != "" || len(w.handled) > 0 || w.kept != 0 {
 		t.Errorf("handled %+v, %d are retained at the end; told (-want +got):\n%s", w.handled, w.kept, diff)
 	}
 }
@@ -427,6 +430,22 @@ func TestAFailedSweepForgetsNothing(t *testing.T) {
 		w.err = nil
 		if after(1); len(w.handled) != 1 {
 			t.Errorf("handled %+v", w.handled)
+		}
+	})
+}
+
+func TestGroupsWhoseHooksAreNotReadAreNamedInOrder(t *testing.T) {
+	w := &world{nodes: []string{"i-0", "i-1", "i-2", "i-3"}, hooksErr: map[string]error{}}
+	for k, id := range w.nodes {
+		group := fmt.Sprint("group-", k)
+		w.waiting = append(w.waiting, asg.Waiting{Instance: id, Group: group})
+		w.hooksErr[group] = errors.New(group)
+	}
+	play(t, w, func(after func(int)) {
+		after(3)
+		want := "group-0\ngroup-1\ngroup-2\ngroup-3"
+		if got := w.swept[1]; got == nil || got.Error() != want {
+			t.Errorf("the second sweep says %v, want %s", got, want)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -254,7 +255,9 @@ func (p *Pods) tell(found map[cluster.Ref]backlog, now time.Time) {
 	var waiting []overview.Unscheduled
 	var nodes []string
 	var most backlog
-	for node, b := range found {
+	byName := func(a, b cluster.Ref) int { return cmp.Compare(a.Name, b.Name) }
+	for _, node := range slices.SortedFunc(maps.Keys(found), byName) {
+		b := found[node]
 		if nodes = append(nodes, node.Name); len(b.pods) > len(most.pods) {
 			most = b
 		}
