@@ -21,6 +21,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/controller"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
@@ -308,7 +309,7 @@ func evictSelf(ctx context.Context, log logr.Logger, client typedpolicyv1.Evicti
 			_ = retry.Sleep(ctx, stopTime) // an error is the end that it waits for
 			return
 		}
-		log.Error(err, "evict this pod from its node", "pod", self.String())
+		logging.Warn(log, "this pod is not evicted from its node", "error", err, "pod", self.String())
 		if retry.Sleep(trying, pause) != nil {
 			return
 		}

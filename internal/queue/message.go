@@ -44,8 +44,8 @@ func (s *Server) finish(ctx, settling context.Context, f *inFlight, m Message, e
 		err = s.settle(ctx, settling, f, GivenBack)
 	}
 	if err != nil {
-		s.Log.Error(err, "the message could not be deleted or returned: SQS delivers it again",
-			"message", m.ID, "outcome", outcome.String())
+		logging.Warn(s.Log, "the message could not be deleted or returned: SQS delivers it again",
+			"error", err, "message", m.ID, "outcome", outcome.String())
 		outcome, why = Unsettled, err
 	}
 	s.metrics().Settled(outcome, why)
@@ -94,7 +94,7 @@ var errUnfinished = fmt.Errorf("%w: handler did not return in time", ErrStopping
 // What those handlers return is ignored.
 func (s *Server) nackUnfinished(ctx, settling context.Context) {
 	for _, f := range s.messages.claimAll() {
-		s.Log.Error(errUnfinished, "message returned to the queue while its handler runs", "message", f.id)
+		logging.Warn(s.Log, "message returned to the queue while its handler runs", "error", errUnfinished, "message", f.id)
 		go s.finish(ctx, settling, f, Message{ID: f.id}, errUnfinished)
 	}
 }

@@ -40,10 +40,11 @@ func (r *Rounds) Wait(ctx context.Context, interval time.Duration) error {
 func (r *Rounds) Ended(log logr.Logger, what string, err error, hint string) {
 	switch {
 	case err == nil && r.failed > 0:
-		log.Info(what + " can be found again")
+		log.Info("what nobody tells of can be found again", "what", what)
 		r.unseen.Store(nil)
 	case err != nil && r.failed == 0:
-		logging.Warn(log, what+" cannot be found: trying again, less and less often", "error", err, "hint", hint)
+		logging.Warn(log, "what nobody tells of cannot be found: trying again, less and less often",
+			"what", what, "error", err, "hint", hint)
 		r.unseen.Store(new(what + ", since " + time.Now().UTC().Format("2006-01-02 15:04:05Z") + ": " + err.Error()))
 	}
 	if r.failed++; err == nil {

@@ -396,7 +396,7 @@ func TestSweepsThatFailPauseForLongerAndSayItOnce(t *testing.T) {
 					t.Errorf("asked again after %s; told %v", pause, w.swept)
 				}
 				log := w.log.String()
-				if n := strings.Count(log, "cannot be found"); n != 1 || !strings.Contains(log, fails.hint) {
+				if n := strings.Count(log, "cannot be found"); n != 1 || !strings.Contains(log, fails.hint) || !strings.Contains(log, "lifecycle hooks") {
 					t.Errorf("told %d times that hooks cannot be found:\n%s", n, log)
 				}
 				if unseen := w.sweep.Unseen(); !strings.Contains(unseen, fails.err.Error()) || !strings.Contains(unseen, "lifecycle hooks") {
