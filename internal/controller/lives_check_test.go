@@ -972,8 +972,10 @@ func (w *world) atRest() {
 			if w.couldBegin(n, node, now) && !n.couldSince.IsZero() && w.calm(n.couldSince, now) >= heard+w.patience(i) {
 				w.violate(noStarving, "node %s still waits at the end, and has time and room; notices: %s", n.name, w.noticesOf(n.m))
 			}
-		case state == cluster.StateDraining && mayWait && (ahead(node) || now.Sub(n.cordoned) < settledAfter): // it has waited
+		case state == cluster.StateDraining && mayWait && (ahead(node) || now.Sub(i.CordonedAt) < settledAfter): // it has waited
 			draining++
+		case state == cluster.StateDraining && ahead(node) && w.h.options.deregistration > 0 && w.isTarget(n.m, false):
+			draining++ // load balancers are waited for until the deadline, also where a person has opened another Node of the machine
 		case !r.c.Cluster.Serves(i) && !n.m.up: // its pod goes on when the machine comes back
 		case state == cluster.StateDraining || state == cluster.StateWaiting:
 			w.violate(boundedMemory, "node %s of %s, which is %s, is still %s; notices: %s", n.name, n.m.id, n.m.state, state, w.noticesOf(n.m))

@@ -15,7 +15,8 @@ import (
 func (w *world) isTarget(m *machine, excluded bool) bool {
 	const notices = 2 * time.Second
 	for _, r := range w.nodes {
-		if r.m != m || !r.deleted.IsZero() {
+		ended := r.excluded.Before(m.began) // the machine, and its connections, and it was started again
+		if r.m != m || !r.deleted.IsZero() || excluded && ended {
 			continue
 		}
 		if r.excluded.IsZero() {

@@ -236,3 +236,39 @@ func TestTheTimeOfARuleThatHasComeStays(t *testing.T) {
 		}
 	}
 }
+
+// A rule that has other words under its name is another one.
+func TestANodeIsOutdatedWhereTheRulesOfNowSayOtherwise(t *testing.T) {
+	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	policy := func(rules ...NodeRule) Policy {
+		return Policy{NodeGracePeriod: 2 * time.Minute, Rules: Rules{Nodes: rules}}
+	}
+	hourly := NodeRule{Name: "changes", Do: Draining, Before: time.Hour}
+	early := NodeRule{Name: "changes", Do: Draining, Before: 4 * time.Hour}
+	red := NodeRule{Name: "red", Do: Draining, Before: -1, Nodes: []Selector{{{Key: "pool", Operator: In, Values: []string{"red"}}}}}
+	ignored := NodeRule{Name: "changes", Do: Ignoring, Before: -1}
+	carried := func(p Policy) intent.Intent {
+		e := intent.Entry{Kind: notice.ScheduledChange, Deadline: now.Add(5 * time.Hour)}
+		return p.DecideAgain(intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{e}}, nil, now)
+	}
+	for name, tt := range map[string]struct {
+		of, by Policy
+		labels map[string]string
+		after  time.Duration
+		want   bool
+	}{
+		"the same rules":                      {of: policy(hourly), by: policy(hourly)},
+		"the same, when its time has come":    {of: policy(hourly), by: policy(hourly), after: 4*time.Hour + time.Minute},
+		"its hour is another":                 {of: policy(hourly), by: policy(early), want: true},
+		"its hour is another, which has come": {of: policy(early), by: policy(hourly), after: 2 * time.Hour, want: true},
+		"another rule for its labels":         {of: policy(red, hourly), by: policy(red, hourly), labels: map[string]string{"pool": "red"}, want: true},
+		"the rule ignores it":                 {of: policy(hourly), by: policy(ignored), want: true},
+		"there is no rule":                    {of: policy(hourly), by: policy(), want: true},
+		"there was none":                      {of: policy(), by: policy(hourly), want: true},
+		"there has never been one":            {of: policy(), by: policy()},
+	} {
+		if got := tt.by.IsOutdated(carried(tt.of), tt.labels, now.Add(tt.after)); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

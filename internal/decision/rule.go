@@ -3,6 +3,7 @@ package decision
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -245,16 +246,10 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 	return i
 }
 
-// IsRuledOtherwise reports whether for a node with these labels another rule is about one of its notices than the one
-// that has decided about it.
-func (p Policy) IsRuledOtherwise(i intent.Intent, labels map[string]string) bool {
-	return slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
-		rule := p.RuleFor(notice.Notice{Kind: e.Kind, Detail: e.Code}, labels)
-		if IsOption(rule.Name) || rule.Do < Cordoning && e.Kind == notice.ASGTerminate {
-			return e.Rule != ""
-		}
-		return e.Rule != rule.Name
-	})
+// IsOutdated reports whether the rules of now say something else of a node with these labels than it carries, if it is
+// held back: the rules, or the labels, have changed since it was decided about one of its notices.
+func (p Policy) IsOutdated(i intent.Intent, labels map[string]string, now time.Time) bool {
+	return !reflect.DeepEqual(p.DecideAgain(i, labels, now).Entries, i.Entries)
 }
 
 // Mismatch says why a rule does not match.

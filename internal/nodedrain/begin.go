@@ -33,7 +33,7 @@ func (d beginStage) run(ctx context.Context) error {
 	var decidedBy <-chan struct{} // closed when there are other rules than those of the node's intent
 	for {
 		newRules := d.r.RulesChanged()
-		if newRules != decidedBy || d.isRuledOtherwise() { // also while a notice was being recorded
+		if newRules != decidedBy || d.isOutdated() { // also while a notice was being recorded
 			if err := d.untilItMustBegin(ctx, d.decideAgain); err != nil {
 				return err
 			}
@@ -69,11 +69,11 @@ func (d beginStage) run(ctx context.Context) error {
 	}
 }
 
-// watchLabels tells when, by the labels of the node, another rule is about one of its notices, until stop is called.
+// watchLabels tells when, by the labels of the node, it is to be decided again about its notices, until stop is called.
 func (d beginStage) watchLabels() (relabelled <-chan struct{}, stop func()) {
 	told := make(chan struct{}, 1)
 	return told, d.r.Cluster.OnChange(d.ref, func() {
-		if !d.isRuledOtherwise() {
+		if !d.isOutdated() {
 			return
 		}
 		select {
@@ -83,11 +83,10 @@ func (d beginStage) watchLabels() (relabelled <-chan struct{}, stop func()) {
 	})
 }
 
-// isRuledOtherwise reports whether, by the labels of now, another rule is about a notice of the node than the one that
-// has decided about it.
-func (d beginStage) isRuledOtherwise() bool {
+// isOutdated reports whether the rules, or the labels, of now say something else of a notice of the node than it carries.
+func (d beginStage) isOutdated() bool {
 	node, there := d.r.Cluster.Look(d.ref)
-	return there && d.r.CurrentPolicy().IsRuledOtherwise(d.carried(), node.Labels)
+	return there && d.r.CurrentPolicy().IsOutdated(d.carried(), node.Labels, time.Now().UTC())
 }
 
 // unlessReplaced is the permit of a drain, but for one that waits for a replacement first. It is empty where that has

@@ -154,7 +154,7 @@ func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.
 // a machine needs none.
 func (p *recording) getsPlace(d *Drain, next intent.Intent, now time.Time) bool {
 	rules := p.RulesChanged() // before they are read
-	outdated := p.isOutdated(next)
+	outdated := p.isOutdated(next, now)
 	if p.MaxUnready == (intstr.IntOrString{}) && p.Entry.Rule == "" && !outdated {
 		return true
 	}
@@ -168,13 +168,13 @@ func (p *recording) getsPlace(d *Drain, next intent.Intent, now time.Time) bool 
 // isOutdated reports whether the rules, or the labels of the node, have changed since it was decided about the notice,
 // or about what the node will carry: what is still ahead of a drain that has ended keeps the terms of then, also if the
 // notice is an older one about the same scheduled change.
-func (p *recording) isOutdated(next intent.Intent) bool {
+func (p *recording) isOutdated(next intent.Intent, now time.Time) bool {
 	policy := p.CurrentPolicy()
 	if rule := p.Entry.Rule; rule != "" && policy.Rules.Named(rule) == nil {
 		return true
 	}
 	node, there := p.Cluster.Look(p.ref)
-	return there && policy.IsRuledOtherwise(next, node.Labels)
+	return there && policy.IsOutdated(next, node.Labels, now)
 }
 
 // start hands the drain to Run. The caller holds the lock.
