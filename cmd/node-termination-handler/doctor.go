@@ -40,7 +40,7 @@ known failure, but an important check could not be made.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	var r report
-	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
+	output, checkOutput := outputFlag(cmd, tool.FormatText, tool.FormatJSON)
 	cmd.Flags().BoolVar(&r.verbose, "verbose", false,
 		"Print a line for each check, even if another finding makes the check impossible.")
 	accept := cmd.Flags().String("accept", "", "Ids of checks, separated by commas, whose warnings are accepted: "+

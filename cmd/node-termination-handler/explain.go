@@ -34,7 +34,7 @@ Exit status: 0 explained; 1 explain failed; 2 mistakes in the options.`,
 		"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED.")
 	e.Start = 7 * 24 * time.Hour
 	flags.Var((*span)(&e.Start), "start", "When the scheduled change begins, from now on, such as 36h. By default 7d.")
-	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
+	output, checkOutput := outputFlag(cmd, tool.FormatText, tool.FormatJSON)
 	check := func(args []string) (problems options.Problems) {
 		if len(args) > 0 {
 			e.Kind, problems = parseKind(args)

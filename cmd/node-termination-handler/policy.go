@@ -50,7 +50,7 @@ The options below are those that decide where no rule of the file does.
 Exit status: 0 the file is right, and all tests pass; 1 a test fails; 2 the file is wrong.`,
 		Args: cobra.ArbitraryArgs,
 	}
-	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
+	output, checkOutput := outputFlag(cmd, tool.FormatText, tool.FormatJSON)
 	table := pflag.NewFlagSet("", pflag.ContinueOnError)
 	options.Register(table)
 	for _, name := range []string{

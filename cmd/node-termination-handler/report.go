@@ -35,7 +35,7 @@ led before it, or it keeps no older ones; or a node does not tell how its drain 
 	var since span
 	flags.Var(&since, "since", "How far back the report goes, such as 24h or 7d. By default 24h, and with --node as "+
 		"far as is known.")
-	output, checkOutput := outputFlag(cmd, "o", formatMarkdown, tool.FormatJSON)
+	output, checkOutput := outputFlag(cmd, formatMarkdown, tool.FormatJSON)
 	checkSince := func() options.Problems {
 		if since < 0 {
 			return options.Problems{{Name: "since", Text: "must not be negative"}}

@@ -31,7 +31,7 @@ Exit status: 0 the node was drained in time; 1 it was not, or nothing was sent.`
 	flags.StringVar(&sim.Node, "node", "", "Name of the node. Required.")
 	flags.BoolVar(&sim.Yes, "yes", false, "Do not ask for confirmation.")
 	flags.BoolVar(&sim.PrintOnly, "dry-run", false, "Print the notice, and send nothing.")
-	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
+	output, checkOutput := outputFlag(cmd, tool.FormatText, tool.FormatJSON)
 	flags.Lookup("output").Usage += " json needs --yes."
 	check := func(args []string) (problems options.Problems) {
 		sim.Kind, problems = parseKind(args)

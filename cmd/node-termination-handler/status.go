@@ -28,7 +28,7 @@ not asked, or cannot see all; 5 no notice is acted on, because the handler is pa
 or receives fail, whatever else is so.`,
 	}
 	var s tool.Status
-	format, checkOutput := outputFlag(cmd, "o", tool.FormatText, tool.FormatWide, tool.FormatJSON)
+	format, checkOutput := outputFlag(cmd, tool.FormatText, tool.FormatWide, tool.FormatJSON)
 	cmd.Flags().BoolVarP(&s.Watch, "watch", "w", false, "Show it again every 2 seconds, until Ctrl-C. "+
 		"The exit status is 0.")
 	html := cmd.Flags().Bool("html", false, "Print a page for a browser instead, with the drains of the last 24 hours.")

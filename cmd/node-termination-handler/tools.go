@@ -18,14 +18,11 @@ import (
 // formatMarkdown is a format of report's, beside those of package tool.
 const formatMarkdown = "markdown"
 
-// outputFlag gives cmd the flag --output, with a letter or none: one of formats, by default the first. check returns
-// what is wrong with it.
-func outputFlag(
-	cmd *cobra.Command, letter string, formats ...string,
-) (format *string, check func() options.Problems) {
+// outputFlag gives cmd the flag --output: one of formats, by default the first. check returns what is wrong with it.
+func outputFlag(cmd *cobra.Command, formats ...string) (format *string, check func() options.Problems) {
 	last := len(formats) - 1
 	list := strings.Join(formats[:last], ", ") + " or " + formats[last]
-	format = cmd.Flags().StringP("output", letter, formats[0], "Output format: "+list+".")
+	format = cmd.Flags().StringP("output", "o", formats[0], "Output format: "+list+".")
 	mustComplete(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return format, func() options.Problems {
 		if slices.Contains(formats, *format) {

@@ -35,6 +35,12 @@ func TestAShellCompletesCommandsOptionsAndKinds(t *testing.T) {
 		"simulate --node a spot-interrup": "spot-interruption\n",
 		"what-if --all --output ":         "json\n",
 		"simulate --output ":              "json\n",
+		"doctor -o ":                      "json\n",
+		"explain -o ":                     "json\n",
+		"policy test -o ":                 "json\n",
+		"report -o ":                      "json\n",
+		"simulate -o ":                    "json\n",
+		"what-if -o ":                     "json\n",
 		"status -o ":                      "wide\n",
 	} {
 		var out, errOut bytes.Buffer

@@ -34,7 +34,7 @@ handler ignores the notice; or pods would be killed before the end of their grac
 	flags.StringVar(&w.Node, "node", "", "Name of the node. Required without --all.")
 	flags.BoolVar(&w.All, "all", false, "Predict for every node, as if it were drained alone: "+
 		"one line per node, the worst first.")
-	output, checkOutput := outputFlag(cmd, "", tool.FormatText, tool.FormatJSON)
+	output, checkOutput := outputFlag(cmd, tool.FormatText, tool.FormatJSON)
 	check := func(args []string) (problems options.Problems) {
 		if len(args) > 0 {
 			w.Kind, problems = parseKind(args)

@@ -83,7 +83,7 @@ func (d beginStage) watchLabels() (relabelled <-chan struct{}, stop func()) {
 	})
 }
 
-// isOutdated reports whether the rules, or the labels, of now say something else of a notice of the node than it carries.
+// isOutdated reports whether the rules, or labels, of now say something else of a notice of the node than it carries.
 func (d beginStage) isOutdated() bool {
 	node, there := d.r.Cluster.Look(d.ref)
 	return there && d.r.CurrentPolicy().IsOutdated(d.carried(), node.Labels, time.Now().UTC())

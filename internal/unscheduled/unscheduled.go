@@ -106,7 +106,7 @@ func (p *Pods) Left(a evacuation.Answer) {
 
 // Run looks until ctx ends. It makes no request while nothing has left a node.
 func (p *Pods) Run(ctx context.Context) {
-	p.told = map[cluster.Ref]time.Time{}
+	p.told, p.saidAt = map[cluster.Ref]time.Time{}, time.Time{} // what has come of the last term's is not known
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -98,6 +98,13 @@ func play(t *testing.T, run func(s *scene)) {
 		if s.last() != 0 {
 			t.Errorf("%d pods wait for a replica that leads no more", s.last())
 		}
+		const over = "have another node"
+		said := strings.Count(s.log.String(), over)
+		next, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		if s.pods.Run(next); strings.Count(s.log.String(), over) != said {
+			t.Errorf("the next term says what it cannot know:\n%s", s.log.String())
+		}
 	})
 }
 
