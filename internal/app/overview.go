@@ -195,7 +195,7 @@ func (l *lookout) cordoned(now time.Time) (all []overview.Cordoned) {
 			all = append(all, c)
 		}
 	})
-	slices.SortFunc(all, overview.LongestFirst)
+	slices.SortFunc(all, overview.WorstFirst)
 	return all
 }
 

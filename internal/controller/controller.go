@@ -301,7 +301,7 @@ func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) e
 	c.Observer.Decided(report.Decision{Action: action, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
 	if !c.strange.Before(m.ID) {
 		logging.Warn(log, "a message is about an id that is no instance's (logged once)",
-			"error", err, "body", quoted(m.Body))
+			"error", err, "action", action.String(), "body", quoted(m.Body))
 	}
 	switch {
 	case c.DryRun:

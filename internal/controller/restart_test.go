@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -478,5 +480,23 @@ func TestTheNextLeaderRevertsADrainOfANodeWithoutAProviderID(t *testing.T) {
 		s.change(theNode, reboots("second"))
 		s.after(time.Minute)
 		s.wantUntouched()
+	})
+}
+
+// Who searches the log for a node finds why nothing happened to it for a while.
+func TestADrainThatIsInterruptedIsLogged(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		var log logtest.Log
+		s.edit = func(c *Config) { c.Log = log.Logger() }
+		s.drain.take(time.Hour)
+		s.stop = s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(10 * time.Second)
+		s.stop()
+		said := log.Said("the drain is interrupted: the next term goes on with it")
+		if len(said) != 1 || !strings.Contains(said[0], theNode) {
+			t.Errorf("it says %q", said)
+		}
 	})
 }

@@ -162,7 +162,7 @@ func (p podState) wasCutShort(left time.Time) bool {
 	if p.killedAt.IsZero() || had >= p.grace-blink {
 		return false
 	}
-	return !left.Before(p.killedAt.Add(-min(blink, had-blink)))
+	return !left.Before(p.killedAt.Add(-min(blink, had/2)))
 }
 
 // classify decides which of the pods that are seen for the first time have to leave.

@@ -366,3 +366,39 @@ func BenchmarkPlanOf100Pods(b *testing.B) {
 		}
 	}
 }
+
+// A pod that is asked a second before its end is killed then, whatever the clocks say of parts of a second.
+func TestAPodThatHadASecondIsCutShort(t *testing.T) {
+	asked := time.Unix(1000, 0)
+	for _, tt := range []struct {
+		had, left time.Duration
+		want      bool
+	}{
+		{time.Second, 900 * time.Millisecond, true},
+		{time.Second, 400 * time.Millisecond, false}, // it has stopped by itself
+		{10 * time.Second, 9500 * time.Millisecond, true},
+		{10 * time.Second, 8 * time.Second, false},
+		{30 * time.Second, 30 * time.Second, false},
+	} {
+		p := podState{askedAt: asked, killedAt: asked.Add(tt.had), grace: 30 * time.Second}
+		if got := p.wasCutShort(asked.Add(tt.left)); got != tt.want {
+			t.Errorf("had %s, left after %s: cut short is %t", tt.had, tt.left, got)
+		}
+	}
+}
+
+func TestWhyAPodWasDeleted(t *testing.T) {
+	noticed := time.Unix(1000, 0)
+	terms := evacuation.Terms{NoticedAt: noticed, Deadline: noticed.Add(2 * time.Minute)}
+	for want, tt := range map[string]struct {
+		grace, after time.Duration
+	}{
+		"the deadline is near":    {30 * time.Second, 90 * time.Second},
+		"the deadline has passed": {30 * time.Second, 121 * time.Second},
+		"its grace period is longer than the notice, of which what refuses its eviction has had its share": {10 * time.Minute, time.Minute},
+	} {
+		if got := (podState{grace: tt.grace}).forcedWhy(terms, false, noticed.Add(tt.after)); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

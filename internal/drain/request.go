@@ -405,7 +405,7 @@ func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) 
 	switch {
 	case c.step.kind == stepDelete && !p.forced:
 		p.forced = true
-		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", p.forcedWhy(terms, c.shortens))
+		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", p.forcedWhy(terms, c.shortens, now))
 	case c.step.kind == stepEvict && !p.evicted && !p.forced:
 		p.evicted = true
 		log.V(1).Info("evicted a pod")
@@ -439,10 +439,12 @@ func (c *call) evictionFailed(terms evacuation.Terms, now time.Time) {
 }
 
 // forcedWhy says why a pod was deleted, for the log.
-func (p podState) forcedWhy(t evacuation.Terms, shortens bool) string {
+func (p podState) forcedWhy(t evacuation.Terms, shortens bool, now time.Time) string {
 	switch {
 	case modeOf(t) == immediate:
 		return "the machine is going away already: PodDisruptionBudgets are ignored"
+	case !now.Before(t.Deadline):
+		return "the deadline has passed"
 	case shortens, p.hopeless, p.fits(t):
 		return "the deadline is near"
 	}

@@ -301,6 +301,8 @@ func (r *Registry) Run(ctx context.Context) error {
 					stop(ErrGiveWay)
 				case err != nil && ctx.Err() == nil:
 					r.beginAgain(ctx, nd, err)
+				case err != nil:
+					nd.log.Info("the drain is interrupted: the next term goes on with it", "error", context.Cause(ctx))
 				}
 			})
 		}

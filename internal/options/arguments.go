@@ -18,6 +18,7 @@ import (
 //
 // The values of flags are not checked.
 func NormaliseArgs(flags *pflag.FlagSet, args []string) (normal []string, wrong Problems) {
+	normal = []string{} // for nil cobra takes those of the process
 	for len(args) > 0 {
 		arg := args[0]
 		args = args[1:]

@@ -65,7 +65,7 @@ func TestArgumentsAreRewrittenForPflag(t *testing.T) {
 			for _, m := range wrong {
 				words = append(words, m.Error())
 			}
-			if diff := cmp.Diff(tt.normal, normal, cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(tt.normal, normal, cmpopts.EquateEmpty()); diff != "" || normal == nil {
 				t.Errorf("arguments (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.wrong, words); diff != "" {

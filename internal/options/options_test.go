@@ -397,6 +397,7 @@ func TestHeadersOfTheWebhookAreChecked(t *testing.T) {
 		{`[]`, "is not a JSON object"},
 		{`{"a":"b"`, "is not a JSON object"},
 		{`{"a":null}`, `has a header "a" that is not a string`},
+		{`{"X-Token":"a","X-Token":"b"}`, "has a header twice"},
 		{`{"X-Token":"a","x-token":"b"}`, `has "X-Token" and "x-token", which are one header`},
 		{`{"a b":"c"}`, `has "a b", which is not the name of a header`},
 		{`{"a":"b\nc: d"}`, `has a header "a" whose value no header can have`},

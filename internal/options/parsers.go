@@ -1,7 +1,6 @@
 package options
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
+	kjson "sigs.k8s.io/json"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
 	"github.com/node-termination-handler/node-termination-handler/internal/webhook"
@@ -132,8 +132,12 @@ func address(p *string) value {
 // is wrong and says nothing of its value, which may be a secret.
 func parseHeaders(text string) (map[string]string, error) {
 	var object map[string]any
-	if err := json.Unmarshal([]byte(text), &object); err != nil {
+	twice, err := kjson.UnmarshalStrict([]byte(text), &object, kjson.DisallowDuplicateFields)
+	switch {
+	case err != nil:
 		return nil, errors.New("is not a JSON object")
+	case len(twice) > 0:
+		return nil, errors.New("has a header twice")
 	}
 	headers := make(map[string]string, len(object))
 	canonical := map[string]string{}

@@ -23,7 +23,7 @@ func (e *Episode) advice() (all []string) {
 			all = append(all, a)
 		}
 	}
-	if p := e.Pods; p != nil && p.Forced > 0 && len(e.Refused) == 0 {
+	if p := e.Pods; p != nil && p.Forced > 0 && len(e.Refused) == 0 && e.Known == Everything {
 		all = append(all, fmt.Sprintf("Pods were forced with no budget in their way%s: their grace period is longer than "+
 			"the notice. "+graceAdvice, listed(p.ForcedPods)))
 	}
@@ -38,12 +38,12 @@ func (e *Episode) advice() (all []string) {
 	if a := e.lateCordon(); a != "" {
 		all = append(all, a)
 	}
-	if len(all) == 0 && e.Slack != nil && *e.Slack > 0 && *e.Slack < closeSlack.Seconds() {
+	if len(all) == 0 && e.Known == Everything && e.Slack != nil && *e.Slack > 0 && *e.Slack < closeSlack.Seconds() {
 		all = append(all, fmt.Sprintf("The drain of node %s was in time by %s only. "+graceAdvice, name(e.Node), e.slack()))
 	}
-	if len(all) == 0 && e.Known == AsCarried {
-		all = append(all, fmt.Sprintf("What kept pods on node %s is not known here: search the logs of the handler for "+
-			"`episode`.", name(e.Node)))
+	if len(all) == 0 && e.Known != Everything {
+		all = append(all, fmt.Sprintf("What kept pods on node %s is not known here: search its Events for "+
+			"`EvictionBlocked`, and the logs of the handler for `episode`.", name(e.Node)))
 	}
 	return all
 }
@@ -60,7 +60,7 @@ func (e *Episode) lateCordon() string {
 			name(e.Node), Length(took), prose(e.HeldBack))
 	}
 	return fmt.Sprintf("Node %s was cordoned %s after its notice: check the age of the queue's messages, "+
-		"and whether a leader was there.", name(e.Node), Length(took))
+		"whether a leader was there, and whether the handler was paused.", name(e.Node), Length(took))
 }
 
 const graceAdvice = "Keep `terminationGracePeriodSeconds` well below the notice (120 s for spot), and look with " +
@@ -80,8 +80,8 @@ func (r *Refusal) advice() string {
 
 // remedies are what to change about what kept pods. The other causes are no refusals, or end by themselves.
 var remedies = map[Cause]string{
-	Budget: "PodDisruptionBudget {name} allowed too few disruptions. Let it allow one (`maxUnavailable: 1`), give its " +
-		"workload a spare replica, and check that its pods become ready fast: {describe}.",
+	Budget: "PodDisruptionBudget {name} allowed too few disruptions. Check that it can allow one (`maxUnavailable: 1`), " +
+		"that its workload has a spare replica, and that its pods become ready fast: {describe}.",
 	TwoBudgets: "Two PodDisruptionBudgets cover a pod, and the eviction API refuses it then. Delete one of them: " +
 		"`kubectl get pdb -A` shows their selectors with `-o yaml`.",
 	Namespace: "Namespace {name} was being deleted, and no pod of it is evicted then: {get} says what keeps it.",

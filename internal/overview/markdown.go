@@ -195,8 +195,8 @@ func (r *Report) Pods() string {
 	}
 	text := fmt.Sprintf("Pods%s: %d left in order, %d forced, %s%s", of, left, forced, besides, lost)
 	if partial > 0 {
-		text += fmt.Sprintf(" In %s another leader took over: pods that had left before are not counted.",
-			Count(partial, "drain"))
+		text += fmt.Sprintf(" %s was interrupted, by a pause or a change of leader: pods that had left before are not "+
+			"counted.", Count(partial, "drain"))
 	}
 	return text
 }
@@ -304,11 +304,11 @@ func (e *Episode) verdict() string {
 	}
 	switch e.Known {
 	case SinceTakeOver:
-		text += " Another leader took over in the middle: pods that had left before are not counted, and the " +
+		text += " It was interrupted, by a pause or a change of leader: pods that had left before are not counted, and the " +
 			"times of what was done before are not known."
 	case AsCarried:
 		if e.Pods != nil && e.Pods.Partial {
-			text += " Another leader took over in the middle: pods that had left before are not counted."
+			text += " It was interrupted, by a pause or a change of leader: pods that had left before are not counted."
 		}
 		text += " Only what the node carries is known: nothing of what kept pods, and of volumes."
 	case Everything:

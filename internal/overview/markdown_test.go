@@ -120,6 +120,21 @@ func TestAReportOfANodeThatIsGoneSaysSinceWhenDrainsAreKnown(t *testing.T) {
 	}
 }
 
+// What refused them before a pause is not known to the term that forces them.
+func TestPodsThatAreForcedAfterAnInterruptionBlameNoGrace(t *testing.T) {
+	for known, want := range map[overview.Known]string{
+		overview.Everything:    "Pods were forced with no budget in their way (`shop/a`): their grace period is longer",
+		overview.SinceTakeOver: "What kept pods on node `a` is not known here: search its Events for `EvictionBlocked`",
+	} {
+		e := spot("a", ago(time.Hour), 1, overview.Counts{Forced: 1, ForcedPods: []string{"shop/a"}})
+		e.Known = known
+		text := (&overview.Report{At: now, Node: "a", Episodes: []overview.Episode{e}}).Markdown()
+		if !strings.Contains(text, want) || strings.Contains(text, "longer than the notice") != (known == overview.Everything) {
+			t.Errorf("%s: no %q in\n%s", known, want, text)
+		}
+	}
+}
+
 // The node may have been cordoned before, and its pods asked, by the earlier leader.
 func TestAReportSaysWhatIsNotKnownAfterATakeOver(t *testing.T) {
 	e := spot("a", ago(time.Hour), 30, overview.Counts{Evicted: 1})
@@ -189,9 +204,9 @@ func TestPodsThatDidNotHaveToLeaveAreTold(t *testing.T) {
 	}}}
 	text := r.Markdown()
 	for _, want := range []string{
-		"3 left in order, 0 forced, 2 stayed as somebody wants it, **0 lost**. In 1 drain another leader took over: " +
-			"pods that had left before are not counted.", "go with the machine: 2 (",
-		"Another leader took over in the middle: pods that had left before are not counted. Only what the node carries",
+		"3 left in order, 0 forced, 2 stayed as somebody wants it, **0 lost**. 1 drain was interrupted, " +
+			"by a pause or a change of leader: pods that had left before are not counted.", "go with the machine: 2 (",
+		"It was interrupted, by a pause or a change of leader: pods that had left before are not counted. Only what the node carries",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it does not say %q:\n%s", want, text)

@@ -52,7 +52,7 @@ type Overview struct {
 	Unseen []string `json:"unseen,omitempty"`
 	// Unscheduled are the pods that have left nodes and find no other, most pods first.
 	Unscheduled []Unscheduled `json:"unscheduled,omitempty"`
-	// Cordoned are nodes that are cordoned though their drains have ended long ago, the longest first.
+	// Cordoned are nodes that are cordoned though their drains have ended: long ago, or with pods left.
 	Cordoned []Cordoned `json:"cordoned,omitempty"`
 	// Nodes are sorted by their deadlines, those without one last.
 	Nodes []Node `json:"nodes"`

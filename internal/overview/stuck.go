@@ -71,14 +71,26 @@ func stuck(nodes []Node, now time.Time) (n int) {
 	return n
 }
 
-// A Cordoned is a node that is still cordoned by the handler long after its drain: its machine was to go, and is there.
+// A Cordoned is a node that is still cordoned by the handler after its drain: its machine was to go, and is there.
 type Cordoned struct {
-	Node  string    `json:"node"`
-	Since time.Time `json:"since"` // when its machine was to go, or its drain had ended
+	Node   string    `json:"node"`
+	Since  time.Time `json:"since"`            // when its machine was to go, or its drain had ended
+	Missed bool      `json:"missed,omitempty"` // pods were left on it
 }
 
-// LongestFirst compares by how long they have been.
-func LongestFirst(a, b Cordoned) int {
+// LeftPods reports whether the drain of a node whose machine is still there has left pods on it.
+func (o *Overview) LeftPods() bool {
+	return slices.ContainsFunc(o.Cordoned, func(c Cordoned) bool { return c.Missed })
+}
+
+// WorstFirst compares by whether pods were left on them, and by how long they have been.
+func WorstFirst(a, b Cordoned) int {
+	if a.Missed != b.Missed {
+		if a.Missed {
+			return -1
+		}
+		return 1
+	}
 	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node))
 }
 
@@ -91,7 +103,11 @@ func (o *Overview) StillCordoned() string {
 		return ""
 	}
 	nodes := first(o.Cordoned, mostNamed, func(c Cordoned) string {
-		return fmt.Sprintf("%s (%s)", Clean(c.Node), Length(o.At.Sub(c.Since)))
+		text := Length(o.At.Sub(c.Since))
+		if c.Missed {
+			text += ", pods were left on it"
+		}
+		return fmt.Sprintf("%s (%s)", Clean(c.Node), text)
 	})
 	return Count(len(o.Cordoned), "node") + " since drains that have ended: " + strings.Join(nodes, ", ") +
 		"; kubectl uncordon NAME has it take pods again"

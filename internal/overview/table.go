@@ -186,7 +186,7 @@ func (o *Overview) heading(style Style) (lines []string) {
 		add(yellow, "Left alone", nodes+", by their label: no drain begins, but for a termination by Auto Scaling")
 	}
 	if still := o.StillCordoned(); still != "" {
-		add(yellow, "Cordoned", still)
+		add(o.alarm(), "Cordoned", still)
 	}
 	if stuck := o.Stuck(); stuck > 0 {
 		add(red, "Nodes", fmt.Sprintf("%s, %d stuck", Count(len(o.Nodes), "node"), stuck))
@@ -194,6 +194,14 @@ func (o *Overview) heading(style Style) (lines []string) {
 		add("", "Nodes", Count(len(o.Nodes), "node"))
 	}
 	return lines
+}
+
+// alarm is the colour of the line about nodes that are still cordoned.
+func (o *Overview) alarm() string {
+	if o.LeftPods() {
+		return red
+	}
+	return yellow
 }
 
 func (q *Queue) describe(now time.Time) string {

@@ -246,6 +246,18 @@ func TestWhatIsStuck(t *testing.T) {
 	}
 }
 
+// The drain has ended at its deadline, and so is no drain in progress.
+func TestANodeThatPodsWereLeftOnIsToldInRed(t *testing.T) {
+	o := &overview.Overview{At: now, Source: overview.Leader, Leader: "me", Cordoned: []overview.Cordoned{
+		{Node: "quiet", Since: ago(time.Hour)}, {Node: "late", Since: ago(12 * time.Second), Missed: true},
+	}}
+	slices.SortFunc(o.Cordoned, overview.WorstFirst)
+	const want = "\x1b[31mCordoned:    2 nodes since drains that have ended: late (12s, pods were left on it), quiet (1h); "
+	if table := o.Table(overview.Style{Colour: true}); !strings.Contains(table, want) {
+		t.Errorf("%q", table)
+	}
+}
+
 func TestNodesAreSortedByTheirDeadlines(t *testing.T) {
 	o := &overview.Overview{Nodes: []overview.Node{
 		{Name: "never"}, {Name: "late", Deadline: now.Add(time.Hour)}, {Name: "never-2", Since: now}, {Name: "soon", Deadline: now}, {Name: "also-soon", Deadline: now},

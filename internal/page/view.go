@@ -302,7 +302,11 @@ func facts(o overview.Overview) []fact {
 		all = []fact{leader, {Name: "Messages held by this leader", Value: strconv.Itoa(q.InFlight)}, oldest, last}
 	}
 	if still := o.StillCordoned(); still != "" {
-		all = append(all, fact{Name: "Still cordoned", Value: shown(still)})
+		cordoned := fact{Name: "Still cordoned", Value: shown(still)}
+		if o.LeftPods() {
+			cordoned.Class = "late"
+		}
+		all = append(all, cordoned)
 	}
 	if nodeless := o.Nodeless(); nodeless != "" {
 		all = append(all, fact{Name: "Held", Value: nodeless})

@@ -98,7 +98,7 @@ default/two has 1 replica: down during the drain
 would be lost: lone
 would be killed before the end of their grace periods: lone
 nothing is left at the deadline, after 120 s
-This is the worst case of a drain that begins at once: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
+This is the worst case of a drain that begins at once: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later. Admission webhooks and policies are not asked.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -263,7 +263,7 @@ default/free has 1 replica: down during the drain
 default/kept has 1 replica: down during the drain
 would be killed before the end of their grace periods: free, kept
 nothing is left at the deadline, after 120 s
-This is the worst case of a drain that begins at once: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
+This is the worst case of a drain that begins at once: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later. Admission webhooks and policies are not asked.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -300,7 +300,7 @@ func TestAPodThatHasEndedIsNotLost(t *testing.T) {
 
 1 pod would have to leave; 3 ended before: not waited for
 default/web has 1 replica: down during the drain
-` + tt.end + `This is the worst case of a drain that begins at once: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later.
+` + tt.end + `This is the worst case of a drain that begins at once: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later. Admission webhooks and policies are not asked.
 `
 		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -151,7 +151,7 @@ func (r *Report) Print(w io.Writer) error {
 			"A pod marked ? is evicted at once, unless one of them blocks it.\n", r.BudgetsUnread)
 	}
 	b.WriteString("This is the worst case of a drain that begins at once: every pod uses its whole grace period, " +
-		"and no PodDisruptionBudget allows more evictions later.\n")
+		"and no PodDisruptionBudget allows more evictions later. Admission webhooks and policies are not asked.\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }

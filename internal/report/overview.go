@@ -66,7 +66,7 @@ func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
 }
 
 // CordonedOf reports whether a node is still cordoned by us though its drain has ended, and its machine was to be gone,
-// a while ago. The node is ready and cordoned.
+// a while ago; where pods were left on it, also at once. The node is ready and cordoned.
 func CordonedOf(ref cluster.Ref, i intent.Intent, now time.Time) (c overview.Cordoned, still bool) {
 	const while = 5 * time.Minute // that a machine takes to go
 	since := i.FinishedAt
@@ -75,8 +75,11 @@ func CordonedOf(ref cluster.Ref, i intent.Intent, now time.Time) (c overview.Cor
 			since = e.Deadline
 		}
 	}
-	still = i.Cordoned && i.Finished() && i.Outcome != intent.Cordoned && now.Sub(since) >= while
-	return overview.Cordoned{Node: ref.Name, Since: since}, still
+	still = i.Cordoned && i.Finished() && i.Outcome != intent.Cordoned
+	if i.Outcome == intent.Missed {
+		return overview.Cordoned{Node: ref.Name, Since: i.FinishedAt, Missed: true}, still
+	}
+	return overview.Cordoned{Node: ref.Name, Since: since}, still && now.Sub(since) >= while
 }
 
 // WithDrain adds to an episode what is known of the end of its evacuation.

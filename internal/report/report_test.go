@@ -139,6 +139,7 @@ func TestANodeIsStillCordonedAWhileAfterItsMachineWasToGo(t *testing.T) {
 		want  bool
 	}{
 		"long after":                {nil, 8 * time.Minute, true},
+		"pods were left on it":      {func(i *intent.Intent) { i.Outcome = intent.Missed }, time.Minute, true},
 		"soon after its deadline":   {nil, 6 * time.Minute, false},
 		"somebody else cordoned it": {func(i *intent.Intent) { i.Cordoned = false }, time.Hour, false},
 		"its drain is in progress":  {func(i *intent.Intent) { i.FinishedAt = time.Time{} }, time.Hour, false},
@@ -154,7 +155,7 @@ func TestANodeIsStillCordonedAWhileAfterItsMachineWasToGo(t *testing.T) {
 			tt.edit(&i)
 		}
 		c, still := CordonedOf(cluster.Ref{Name: "a"}, i, at.Add(tt.after))
-		if still != tt.want || still && c.Node != "a" {
+		if still != tt.want || still && c.Node != "a" || c.Missed != (i.Outcome == intent.Missed) {
 			t.Errorf("%s: %+v, %t", name, c, still)
 		}
 	}

@@ -207,7 +207,7 @@ func TestTheWorkOnANodeIsToldInEvents(t *testing.T) {
 				d.Resumed = true
 				e.Drained(d)
 			},
-			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 0 deleted, in 12s since another leader took over"),
+			onNode("Normal", "CordonAndDrain", "The node is drained: 7 evicted, 0 deleted, in 12s since it was resumed"),
 		},
 		{
 			"drained, without a deadline", func(e *Events) {

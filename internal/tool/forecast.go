@@ -194,9 +194,14 @@ func (f forecast) isLimited() bool {
 	if f.whyNotDrained() != "" || f.begin().After(f.at) {
 		return false
 	}
-	carried, _, err := cluster.ReadIntent(f.node)
-	inWork := carried.Version > 0 && !carried.Finished() && !carried.HeldBack
-	return err == nil && !inWork && decision.CanWait(f.Intent, f.at, f.policy())
+	carried, inWork := f.inProgress()
+	return (!inWork || carried.HeldBack) && decision.CanWait(f.Intent, f.at, f.policy())
+}
+
+// inProgress reports whether a drain of the node is in progress, and what the node carries of it.
+func (f forecast) inProgress() (carried intent.Intent, is bool) {
+	carried, ok, err := cluster.ReadIntent(f.node)
+	return carried, ok && err == nil && !carried.Finished()
 }
 
 // useText says how far a limit is used up.
@@ -298,6 +303,10 @@ func (f forecast) writeFate(out io.Writer) error {
 		b.WriteString("; PodDisruptionBudgets do not count: the instance is stopping already")
 	}
 	b.WriteString("\n")
+	if carried, is := f.inProgress(); is {
+		fmt.Fprintf(&b, "the node is being drained already, for %s: status shows that drain; below is what this notice "+
+			"would have to do by itself\n", carried.Cause().Kind.Dashed())
+	}
 	if begin := f.begin(); begin.After(f.at) {
 		fmt.Fprintf(&b, "the drain would begin at %s, by rule %s; the times below count from then\n",
 			begin.UTC().Format(time.RFC3339), f.Rule)
@@ -375,7 +384,8 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		fmt.Fprintf(&b, "PodDisruptionBudgets could not be read: %v\n", all[0].BudgetsUnread)
 	}
 	b.WriteString("what-if --node NAME shows one node pod by pod. " +
-		"This is the worst case of a drain that begins at once: every pod uses its whole grace period.\n")
+		"This is the worst case of a drain that begins at once: every pod uses its whole grace period. " +
+		"Admission webhooks and policies are not asked.\n")
 	_, err := io.WriteString(out, b.String())
 	return err
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
@@ -86,7 +87,7 @@ spot-interruption for each node separately, the worst first:
   empty        0     0     0        0        0
 
 1 of 4 nodes would lose pods, 2 in all; 1 pod would be cut short; 2 workloads would be down during the drain: default/db, default/web
-what-if --node NAME shows one node pod by pod. This is the worst case of a drain that begins at once: every pod uses its whole grace period.
+what-if --node NAME shows one node pod by pod. This is the worst case of a drain that begins at once: every pod uses its whole grace period. Admission webhooks and policies are not asked.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -424,6 +425,27 @@ func TestAFullLimitIsToldBeforeTheNotice(t *testing.T) {
 				t.Errorf("simulate: %v", err)
 			}
 		})
+	}
+}
+
+func TestWhatIfSaysThatTheNodeIsBeingDrained(t *testing.T) {
+	_, all := forecasts(t, notice.RebalanceRecommendation)
+	f := all[slices.IndexFunc(all, func(f forecast) bool { return f.node.Name == "well" })]
+	for _, finished := range []time.Time{{}, time.Now()} {
+		spot := intent.Entry{Kind: notice.SpotInterruption, Time: time.Now(), Deadline: time.Now().Add(time.Minute)}
+		i := intent.Intent{Version: 1, Cordoned: true, Entries: []intent.Entry{spot}, FinishedAt: finished}
+		carried, err := i.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.node.Annotations = map[string]string{cluster.IntentAnnotation: carried}
+		var text strings.Builder
+		if err := f.write(&text); err != nil {
+			t.Fatal(err)
+		}
+		if says := strings.Contains(text.String(), "being drained already, for spot-interruption: status shows"); says != finished.IsZero() {
+			t.Errorf("finished %s: what-if says\n%s", finished, text.String())
+		}
 	}
 }
 

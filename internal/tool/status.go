@@ -148,7 +148,7 @@ func healthOf(o *overview.Overview) Health {
 	switch {
 	case o.Deaf() != "":
 		return Deaf
-	case o.Stuck() > 0:
+	case o.Stuck() > 0, o.LeftPods():
 		return Stuck
 	case o.Source != overview.Leader, o.Resuming, len(o.Unseen) > 0:
 		return Uncertain
@@ -218,7 +218,7 @@ func (v *Viewer) carried(ctx context.Context, now time.Time) (*overview.Overview
 		o.HeldBack = overview.Count(held, "node")
 	}
 	slices.SortFunc(o.Nodes, overview.ByDeadline)
-	slices.SortFunc(o.Cordoned, overview.LongestFirst)
+	slices.SortFunc(o.Cordoned, overview.WorstFirst)
 	return o, nil
 }
 

@@ -250,11 +250,15 @@ func TestALeaderThatIsNotAskedIsToldOfByItsLease(t *testing.T) {
 func TestWhatTheLeaderDoesNotSeeIsNotHealthy(t *testing.T) {
 	unseen := []string{"lifecycle hooks whose notices are lost, since 10:00: AccessDenied"}
 	stuck := []overview.Node{{Deadline: time.Now(), Stage: overview.Draining}}
+	quiet := []overview.Cordoned{{Node: "a"}}
+	missed := []overview.Cordoned{{Node: "b", Missed: true}, {Node: "a"}}
 	for _, test := range []struct {
 		o    overview.Overview
 		want Health
 	}{
 		{overview.Overview{Source: overview.Leader}, Healthy},
+		{overview.Overview{Source: overview.Leader, Cordoned: quiet}, Healthy},
+		{overview.Overview{Source: overview.Leader, Cordoned: missed}, Stuck},
 		{overview.Overview{Source: overview.Leader, Unseen: unseen}, Uncertain},
 		{overview.Overview{Source: overview.Leader, Unseen: unseen, Nodes: stuck, At: time.Now()}, Stuck},
 	} {

@@ -85,7 +85,7 @@ func Drain(d report.Drain) string {
 	}
 	count += fmt.Sprintf(", in %s", Rounded(d.Took))
 	if d.Resumed {
-		count += " since another leader took over"
+		count += " since it was resumed"
 	}
 	const most = 10 // names that a reader would look at
 	if left := d.Targets.Left; len(left) > 0 {
