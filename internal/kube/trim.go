@@ -162,7 +162,7 @@ func (t *Trimmer) trim(request *http.Request, response *http.Response) (*http.Re
 	var err error
 	switch {
 	case contentType == runtime.ContentTypeProtobuf && kind.protobuf != nil:
-		small, err = a.protobufAnswer(list)
+		small, err = a.protobufAnswer(-1, list)
 	case contentType == runtime.ContentTypeJSON:
 		small, err = a.jsonAnswer(list)
 	default:
@@ -183,6 +183,8 @@ type answer struct {
 	hold func(size int64) (release func(), err error) // waits until an object of so many bytes may be decoded
 	body byteReader
 	from io.Closer
+
+	scratch []byte // for objects up to freeSize, which trim does not keep
 }
 
 // A byteReader also reads single bytes well.
@@ -200,16 +202,25 @@ const (
 	unknownTypeMeta = 1
 	unknownRaw      = 2
 	listItems       = 2
+	eventType       = 1 // comes before the object
+	eventObject     = 2
+	extensionRaw    = 1
 )
 
-// protobufAnswer returns a list or an object with smaller objects.
-func (a *answer) protobufAnswer(list bool) ([]byte, error) {
+// protobufAnswer returns a list or an object with smaller objects. It has so many bytes; if size is negative, it is
+// all of the body.
+func (a *answer) protobufAnswer(size int64, list bool) ([]byte, error) {
 	magic := make([]byte, len(protobufMagic))
 	if _, err := io.ReadFull(a.body, magic); err != nil || !bytes.Equal(magic, protobufMagic) {
 		return nil, fmt.Errorf("it does not begin as protobuf of Kubernetes does: %w", noEOF(err))
 	}
-	small, another := slices.Clone(protobufMagic), false // another: it is an object of another kind, such as a Status
-	err := a.eachField(-1, func(field protowire.Number, size int64) (err error) {
+	if size >= 0 {
+		if size -= int64(len(magic)); size < 0 {
+			return nil, io.ErrUnexpectedEOF
+		}
+	}
+	small, another := magic, false // another: it is an object of another kind, such as a Status
+	err := a.eachField(size, func(field protowire.Number, size int64) (err error) {
 		var value []byte
 		switch {
 		case field == unknownRaw && list:
@@ -289,11 +300,18 @@ func (a *answer) object(size int64, trim func([]byte) ([]byte, error)) ([]byte, 
 		return nil, err
 	}
 	defer release()
-	object, err := a.read(size, largestObject)
-	if err != nil {
-		return nil, err
+	if size > freeSize {
+		object, err := a.read(size, largestObject)
+		if err != nil {
+			return nil, err
+		}
+		return trim(object)
 	}
-	return trim(object)
+	a.scratch = slices.Grow(a.scratch[:0], int(size))[:size]
+	if _, err := io.ReadFull(a.body, a.scratch); err != nil {
+		return nil, noEOF(err)
+	}
+	return trim(a.scratch)
 }
 
 func (a *answer) read(size, most int64) ([]byte, error) {
@@ -427,26 +445,38 @@ func (a *answer) protobufEvent() ([]byte, error) {
 	if _, err := io.ReadFull(a.body, length[:]); err != nil {
 		return nil, err // io.EOF is the end of the watch
 	}
-	return a.object(int64(binary.BigEndian.Uint32(length[:])), a.trimEvent)
+	size := int64(binary.BigEndian.Uint32(length[:]))
+	if size > largestObject {
+		return nil, fmt.Errorf("it has an event of %d bytes, more than %d", size, largestObject)
+	}
+	small, kind := length[:], ""
+	err := a.eachField(size, func(field protowire.Number, size int64) (err error) {
+		var value []byte
+		if field == eventObject && ofObject(kind) {
+			value, err = a.extension(size)
+		} else {
+			value, err = a.read(size, largestHeader)
+		}
+		if field == eventType {
+			kind = string(value)
+		}
+		small = appendField(small, field, value)
+		return err
+	})
+	binary.BigEndian.PutUint32(small, uint32(len(small)-len(length))) //nolint:gosec // it is small
+	return small, err
 }
 
-// trimEvent returns the event smaller, after its new length.
-func (a *answer) trimEvent(body []byte) ([]byte, error) {
-	var event metav1.WatchEvent
-	if err := event.Unmarshal(body); err != nil {
-		return nil, err
-	}
-	if ofObject(event.Type) {
-		held := func(int64) (func(), error) { return func() {}, nil } // the event is
-		object := answer{kind: a.kind, hold: held, body: bytes.NewReader(event.Object.Raw)}
-		var err error
-		if event.Object.Raw, err = object.protobufAnswer(false); err != nil {
-			return nil, err
+// extension is a runtime.RawExtension with a smaller object.
+func (a *answer) extension(size int64) (small []byte, err error) {
+	err = a.eachField(size, func(field protowire.Number, size int64) error {
+		if field != extensionRaw {
+			return fmt.Errorf("an event has a field %d in its object", field)
 		}
-	}
-	small := make([]byte, 4+event.Size())
-	binary.BigEndian.PutUint32(small, uint32(event.Size())) //nolint:gosec // it is small
-	_, err := event.MarshalTo(small[4:])
+		object, err := a.protobufAnswer(size, false)
+		small = appendField(small, field, object)
+		return err
+	})
 	return small, err
 }
 

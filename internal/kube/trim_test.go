@@ -7,8 +7,10 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	goruntime "runtime"
@@ -226,7 +228,7 @@ func TestAnAnswerThatIsCutIsAnErrorAndNoShorterList(t *testing.T) {
 				kind: TrimmedResource("api/v1", "pods", keepName), hold: func(int64) (func(), error) { return func() {}, nil },
 				body: bufio.NewReader(io.MultiReader(bytes.NewReader(body[:length]), iotest.ErrReader(io.ErrUnexpectedEOF))),
 			}
-			read := a.protobufAnswer
+			read := func(list bool) ([]byte, error) { return a.protobufAnswer(-1, list) }
 			if contentType == runtime.ContentTypeJSON {
 				read = a.jsonAnswer
 			}
@@ -235,6 +237,44 @@ func TestAnAnswerThatIsCutIsAnErrorAndNoShorterList(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestAnEventThatIsCutIsAnErrorAndNoOtherEvent(t *testing.T) {
+	pod := largePod("one", 300)
+	event := metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: encode(t, runtime.ContentTypeProtobuf, &pod)}}
+	body := framed(t, event)
+	trimmed := func(body []byte) ([]byte, error) {
+		a := answer{
+			kind: TrimmedResource("api/v1", "pods", keepName), hold: func(int64) (func(), error) { return func() {}, nil },
+			body: bufio.NewReader(bytes.NewReader(body)),
+		}
+		return a.protobufEvent()
+	}
+	for length := range body {
+		if small, err := trimmed(body[:length]); err == nil || length > 0 && errors.Is(err, io.EOF) {
+			t.Fatalf("%d of %d bytes give %q, %v", length, len(body), small, err)
+		}
+	}
+	small, err := trimmed(body)
+	event.Object.Raw = encode(t, runtime.ContentTypeProtobuf, keepName(&pod))
+	if want := framed(t, event); err != nil || !bytes.Equal(small, want) {
+		t.Errorf("%q, %v, want %q", small, err, want)
+	}
+	for _, length := range []uint32{largestObject + 1, math.MaxUint32} {
+		if small, err := trimmed(binary.BigEndian.AppendUint32(nil, length)); err == nil || !strings.HasPrefix(err.Error(), "it has an event of ") {
+			t.Errorf("an event of %d bytes gives %q, %v", length, small, err)
+		}
+	}
+}
+
+// framed is an event as it is in the body of a watch.
+func framed(t *testing.T, event metav1.WatchEvent) []byte {
+	t.Helper()
+	body, err := event.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
 // Whoever may write objects that the API server has only as JSON must not stop the drains by their size either.
