@@ -53,7 +53,7 @@ func (e *Episode) lateCordon() string {
 	took := e.CordonedAt.Sub(e.Began)
 	hurries := !e.Deadline.IsZero() && e.Deadline.Sub(e.Began) < time.Hour // each second counts
 	switch {
-	case e.Began.IsZero(), took <= slowCordon, e.Known != Everything, !hurries:
+	case e.Began.IsZero(), took <= slowCordon, e.Known != Everything, e.cordonedAgain(), !hurries:
 		return ""
 	case e.HeldBack != "":
 		return fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",

@@ -336,6 +336,11 @@ func (n *Notice) describe() string {
 // begin is the time that those of its steps are told from.
 func (e *Episode) begin() time.Time { return cmp.Or(e.Began, e.CordonedAt, e.FirstAsked, e.Ended) }
 
+// cordonedAgain reports whether the node was cordoned before that, too: a pod was asked to leave earlier.
+func (e *Episode) cordonedAgain() bool {
+	return !e.FirstAsked.IsZero() && e.CordonedAt.After(e.FirstAsked)
+}
+
 // A step is something that was done.
 type step struct {
 	at   time.Time
@@ -351,8 +356,11 @@ func (e *Episode) steps() (steps []step) {
 	}
 	add(e.Began, "the first notice")
 	cordoned := "the node was cordoned"
-	if e.Known == SinceTakeOver {
+	switch {
+	case e.Known == SinceTakeOver:
 		cordoned += ", perhaps again"
+	case e.cordonedAgain():
+		cordoned += " again: somebody had uncordoned it"
 	}
 	if e.HeldBack != "" {
 		cordoned += ". Before that it was held back: " + prose(e.HeldBack)

@@ -45,7 +45,7 @@ func episodes() []overview.Episode {
 		{Kind: "asg-terminate", At: hooked.Began, Rule: "one-by-one", Deadline: hooked.Deadline},
 		{Kind: "scheduled-change", Code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", At: hooked.Began.Add(time.Second)},
 	}
-	hooked.CordonedAt = hooked.Began.Add(50 * time.Second)
+	hooked.CordonedAt, hooked.FirstAsked = hooked.Began.Add(50*time.Second), hooked.Began.Add(51*time.Second)
 	hooked.Hooks = []overview.Hook{{Group: "workers", Name: "drain"}}
 	hooked.Targets, hooked.AwaitedBalancers, hooked.Volumes, hooked.AwaitedVolumes = []string{"k8s-shop-api-1234"}, 42, 1, 30
 	carried := overview.Episode{
@@ -117,6 +117,15 @@ func TestAReportOfANodeThatIsGoneSaysSinceWhenDrainsAreKnown(t *testing.T) {
 	r := &overview.Report{At: now, Node: "a", KnownSince: ago(time.Minute)}
 	if text := r.Markdown(); !strings.Contains(text, "No drain has ended since 2026-03-04 02:59:10Z.\n\n> The leader knows all drains since 2026-03-04 02:59:10Z") {
 		t.Errorf("%s", text)
+	}
+}
+
+func TestANodeThatWasCordonedAgainWasNotCordonedLate(t *testing.T) {
+	e := spot("a", ago(time.Hour), 1, overview.Counts{Evicted: 1})
+	e.CordonedAt = e.FirstAsked.Add(time.Minute)
+	text := (&overview.Report{At: now, Node: "a", Episodes: []overview.Episode{e}}).Markdown()
+	if !strings.Contains(text, "the node was cordoned again: somebody had uncordoned it") || strings.Contains(text, "after its notice: check") {
+		t.Errorf("it says\n%s", text)
 	}
 }
 
