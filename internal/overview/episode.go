@@ -62,6 +62,7 @@ type Notice struct {
 	Kind     string    `json:"kind"`
 	At       time.Time `json:"at"`             // of its event, as AWS says
 	ID       string    `json:"id,omitempty"`   // of the event
+	Also     []string  `json:"also,omitempty"` // the ids of later events that say the same; at most seven
 	Code     string    `json:"code,omitempty"` // of a scheduled change
 	Rule     string    `json:"rule,omitempty"`
 	Deadline time.Time `json:"deadline,omitzero"`

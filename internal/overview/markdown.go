@@ -328,7 +328,7 @@ func (n *Notice) describe() string {
 		text += ", rule " + name(n.Rule)
 	}
 	if n.ID != "" {
-		text += ", event " + name(n.ID)
+		text += ", event " + names(append([]string{n.ID}, n.Also...))
 	}
 	return text
 }

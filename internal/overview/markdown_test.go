@@ -42,7 +42,7 @@ func episodes() []overview.Episode {
 	hooked := spot("ip-10-0-1-5", ago(5*time.Hour), 30, overview.Counts{Evicted: 3, Forced: 1, ForcedPods: []string{"shop/slow-0"}})
 	hooked.Kind, hooked.Rule, hooked.HeldBack = "asg-terminate", "one-by-one", "rule one-by-one allows 1 node out of use"
 	hooked.Notices = []overview.Notice{
-		{Kind: "asg-terminate", At: hooked.Began, Rule: "one-by-one", Deadline: hooked.Deadline},
+		{Kind: "asg-terminate", At: hooked.Began, ID: "first", Also: []string{"second"}, Rule: "one-by-one", Deadline: hooked.Deadline},
 		{Kind: "scheduled-change", Code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", At: hooked.Began.Add(time.Second)},
 	}
 	hooked.CordonedAt, hooked.FirstAsked = hooked.Began.Add(50*time.Second), hooked.Began.Add(51*time.Second)

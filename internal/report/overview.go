@@ -58,7 +58,7 @@ func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
 			Kind: kindNamed(entry.Kind), At: entry.Time, Code: entry.Code, Rule: entry.Rule, Deadline: entry.Deadline,
 		}
 		if len(entry.IDs) > 0 {
-			n.ID = entry.IDs[0]
+			n.ID, n.Also = entry.IDs[0], entry.IDs[1:]
 		}
 		e.Notices = append(e.Notices, n)
 	}

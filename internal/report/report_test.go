@@ -192,3 +192,15 @@ func TestTheEndOfADrainIsToldOnce(t *testing.T) {
 		t.Error("other reports are not passed on")
 	}
 }
+
+// Who has the id of any event finds the drain by it.
+func TestAnEpisodeHasTheIDsOfAllEventsOfItsNotices(t *testing.T) {
+	at := time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
+	i := intent.Intent{Version: 1, Entries: []intent.Entry{
+		{Kind: notice.SpotInterruption, Time: at, IDs: []string{"a", "b", "c"}}, {Kind: notice.RebalanceRecommendation, Time: at},
+	}}
+	e := EpisodeOf(cluster.Ref{Name: "node"}, i)
+	if n := e.Notices[0]; n.ID != "a" || !slices.Equal(n.Also, []string{"b", "c"}) || e.Notices[1].ID != "" {
+		t.Errorf("%+v", e.Notices)
+	}
+}
