@@ -278,7 +278,7 @@ func leadership(f *Facts) verdict {
 	case l.Holder == "":
 		return warn(logs, "nobody leads in namespace %s: the last leader has released the Lease", f.Options.Namespace)
 	case f.Now.Sub(l.Renewed) > 2*l.Duration:
-		return warn(logs, "nobody leads in namespace %s: %s has not renewed the Lease for %s", f.Options.Namespace, l.Holder,
+		return fail(logs, "nobody leads in namespace %s: %s has not renewed the Lease for %s", f.Options.Namespace, l.Holder,
 			f.Now.Sub(l.Renewed).Round(time.Second))
 	}
 	return ok("%s leads", l.Holder)

@@ -485,7 +485,7 @@ var ailments = []struct {
 	{"a handler that only logs", func(f *Facts) { f.Options.DryRun, f.Options.LeaderElect = true, false }, map[string]Status{"lease": Failed}, "dry-run is on: no node is drained"},
 	{"a Lease that pauses the handler", func(f *Facts) { f.Lease.Value.Paused = new("a bad rule") }, map[string]Status{"lease": Failed}, "paused (a bad rule): no node is drained"},
 	{"a Lease that was given away", func(f *Facts) { f.Lease.Value.Holder = "" }, map[string]Status{"lease": Warning}, "nobody leads"},
-	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Renewed = now.Add(-time.Minute) }, map[string]Status{"lease": Warning}, "for 1m"},
+	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Renewed = now.Add(-time.Minute) }, map[string]Status{"lease": Failed}, "for 1m"},
 
 	{"pods that may not be listed", func(f *Facts) { f.Pods = Answer[[]Pod]{Err: errDenied} }, map[string]Status{"handler": Unknown, "other-handlers": Unknown, "hook-timeout": Unknown}, "x:Y"},
 	{"a policy file that is wrong", func(f *Facts) {

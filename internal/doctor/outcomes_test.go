@@ -249,7 +249,7 @@ var outcomes = []outcome{
 	// The handler.
 	{pitfall: "a leader that is gone", also: func(s *site) {
 		s.lease(func(l *coordinationv1.LeaseSpec) { l.RenewTime = &metav1.MicroTime{Time: time.Now().Add(-time.Hour)} })
-	}, want: "lease ‼", says: "has not renewed"},
+	}, want: "lease ×", says: "has not renewed"},
 	{pitfall: "nobody ever led", also: func(s *site) {
 		s.must(s.kube.Tracker().Delete(coordinationv1.SchemeGroupVersion.WithResource("leases"), "nth", "a-lease"))
 	}, want: "lease ‼", says: "no replica has led"},
