@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -21,32 +22,23 @@ type Group struct {
 	TerminationHooks []string
 }
 
-// A Way is how a node gets a replacement.
-type Way uint8
-
-// The ways.
-const (
-	NoWay    Way = iota
-	ByItself     // the group does it already: Capacity Rebalancing
-	ByGroup      // the group does it when the instance is said to be unhealthy
-)
-
-// Choose returns how to replace an instance of a group that gets notices of these kinds, and why there is no
-// way. hooked: one of the group's termination hooks is completed by us after a drain. Without one the
-// group would terminate the instance with its pods.
-func Choose(kinds []notice.Kind, g Group, hooked bool) (way Way, why string) {
+// Choose returns the next step to replace an instance of a group that gets notices of these kinds. It is Marked if the
+// group does it by itself, by Capacity Rebalancing; Marking if it does when the instance is said to be unhealthy; and
+// NotReplacing if there is no way, and why. hooked: one of the group's termination hooks is completed by us after a
+// drain. Without one the group would terminate the instance with its pods.
+func Choose(kinds []notice.Kind, g Group, hooked bool) (next intent.ReplacementStep, why string) {
 	rebalance := slices.Contains(kinds, notice.RebalanceRecommendation)
 	switch {
 	case rebalance && g.Rebalances && hooked:
-		return ByItself, ""
+		return intent.Marked, ""
 	case rebalance && g.Rebalances:
-		return NoWay, "group " + g.Name + " replaces the instance by itself (Capacity Rebalancing), and no termination " +
-			"hook lets the drain wait for that"
+		return intent.NotReplacing, "group " + g.Name + " replaces the instance by itself (Capacity Rebalancing), and no " +
+			"termination hook lets the drain wait for that"
 	}
 	if why = g.notByGroup(hooked); why != "" {
-		return NoWay, "group " + g.Name + ": " + why
+		return intent.NotReplacing, "group " + g.Name + ": " + why
 	}
-	return ByGroup, ""
+	return intent.Marking, ""
 }
 
 // notByGroup is why the group cannot be asked to replace an instance; empty: it can.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -23,25 +24,25 @@ func TestTheWayDependsOnTheGroup(t *testing.T) {
 		kinds  []notice.Kind
 		group  Group
 		hooked bool
-		want   Way
+		want   intent.ReplacementStep
 	}{
-		"a recommendation":                       {rebalance, policy, true, ByGroup},
-		"a change":                               {scheduled, policy, true, ByGroup},
-		"a change and a recommendation":          {both, policy, true, ByGroup},
-		"no maintenance policy":                  {scheduled, plain, true, NoWay},
-		"no hook":                                {scheduled, policy, false, NoWay},
-		"a recommendation, Capacity Rebalancing": {rebalance, rebalances, true, ByItself},
-		"Capacity Rebalancing, no hook":          {rebalance, rebalances, false, NoWay},
-		"both, Capacity Rebalancing":             {both, rebalances, true, ByItself},
-		"a change, Capacity Rebalancing":         {scheduled, rebalances, true, ByGroup},
-		"Launch is suspended":                    {scheduled, suspended("Launch"), true, NoWay},
-		"Terminate is suspended":                 {scheduled, suspended("Terminate"), true, NoWay},
-		"ReplaceUnhealthy is suspended":          {scheduled, suspended("ReplaceUnhealthy"), true, NoWay},
-		"HealthCheck is suspended":               {scheduled, suspended("HealthCheck"), true, NoWay},
-		"AZRebalance is suspended":               {scheduled, suspended("AZRebalance"), true, ByGroup},
+		"a recommendation":                       {rebalance, policy, true, intent.Marking},
+		"a change":                               {scheduled, policy, true, intent.Marking},
+		"a change and a recommendation":          {both, policy, true, intent.Marking},
+		"no maintenance policy":                  {scheduled, plain, true, intent.NotReplacing},
+		"no hook":                                {scheduled, policy, false, intent.NotReplacing},
+		"a recommendation, Capacity Rebalancing": {rebalance, rebalances, true, intent.Marked},
+		"Capacity Rebalancing, no hook":          {rebalance, rebalances, false, intent.NotReplacing},
+		"both, Capacity Rebalancing":             {both, rebalances, true, intent.Marked},
+		"a change, Capacity Rebalancing":         {scheduled, rebalances, true, intent.Marking},
+		"Launch is suspended":                    {scheduled, suspended("Launch"), true, intent.NotReplacing},
+		"Terminate is suspended":                 {scheduled, suspended("Terminate"), true, intent.NotReplacing},
+		"ReplaceUnhealthy is suspended":          {scheduled, suspended("ReplaceUnhealthy"), true, intent.NotReplacing},
+		"HealthCheck is suspended":               {scheduled, suspended("HealthCheck"), true, intent.NotReplacing},
+		"AZRebalance is suspended":               {scheduled, suspended("AZRebalance"), true, intent.Marking},
 	} {
-		if way, why := Choose(tt.kinds, tt.group, tt.hooked); way != tt.want || (why == "") != (way != NoWay) {
-			t.Errorf("%s: way %d, %q; want %d", name, way, why, tt.want)
+		if way, why := Choose(tt.kinds, tt.group, tt.hooked); way != tt.want || (why == "") != (way != intent.NotReplacing) {
+			t.Errorf("%s: way %q, %q; want %q", name, way, why, tt.want)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -24,21 +25,11 @@ const groupKept = 5 * time.Second
 
 // A Refusal is an error after which another try for a replacement makes no sense.
 type Refusal struct {
-	Reason Reason
-	Text   string // for people
+	Why  decision.Why
+	Text string // for people
 }
 
 func (r *Refusal) Error() string { return r.Text }
-
-// Reason is why a replacement is refused. It is a metric label: a closed set.
-type Reason string
-
-// The reasons.
-const (
-	Denied     Reason = "denied"     // a permission is missing
-	Refused    Reason = "refused"    // Auto Scaling finds the request wrong
-	Impossible Reason = "impossible" // there is no way; see Choose
-)
 
 type describedGroup struct {
 	group Group
@@ -94,7 +85,7 @@ func (h *Hooks) describeGroup(ctx context.Context, name string) (Group, error) {
 	case err != nil:
 		return Group{}, explain(groupsPermission, err)
 	case len(out.AutoScalingGroups) == 0:
-		return Group{}, &Refusal{Refused, "Auto Scaling knows no group " + name}
+		return Group{}, &Refusal{decision.WhyReplacementFails, "Auto Scaling knows no group " + name}
 	}
 	hooks, err := h.TerminationHooks(ctx, name)
 	if err != nil {
@@ -148,8 +139,8 @@ func explain(permission string, err error) error {
 	case answer.HTTPStatusCode() < http.StatusBadRequest, answer.HTTPStatusCode() >= http.StatusInternalServerError:
 		return err
 	case awserr.Denied(err):
-		return &Refusal{Denied, "permission " + permission + " is missing: " + awserr.Message(err)}
+		return &Refusal{decision.WhyReplacementRight, "permission " + permission + " is missing: " + awserr.Message(err)}
 	}
 	what := strings.TrimPrefix(permission, "autoscaling:")
-	return &Refusal{Refused, fmt.Sprintf("%s: %s: %s", what, code, awserr.Message(err))}
+	return &Refusal{decision.WhyReplacementFails, fmt.Sprintf("%s: %s: %s", what, code, awserr.Message(err))}
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 func TestOnlyAutoScalingItselfRefusesForGood(t *testing.T) {
@@ -21,19 +23,19 @@ func TestOnlyAutoScalingItselfRefusesForGood(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		err  error
-		want Reason
+		want decision.Why
 	}{
 		"no answer":                 {within(errors.New("connection refused")), ""},
 		"a fault of Auto Scaling":   {call("Auto Scaling", 500, "InternalFailure"), ""},
 		"throttled":                 {call("Auto Scaling", 400, "Throttling"), ""},
 		"a proxy answers":           {within(&smithyhttp.ResponseError{Response: &smithyhttp.Response{Response: &http.Response{StatusCode: 403}}, Err: errors.New("no XML")}), ""},
 		"STS refuses the role":      {within(call("STS", 403, "AccessDenied")), ""},
-		"the permission is missing": {call("Auto Scaling", 403, "AccessDenied"), Denied},
-		"the request is wrong":      {call("Auto Scaling", 400, "ValidationError"), Refused},
+		"the permission is missing": {call("Auto Scaling", 403, "AccessDenied"), decision.WhyReplacementRight},
+		"the request is wrong":      {call("Auto Scaling", 400, "ValidationError"), decision.WhyReplacementFails},
 	} {
-		var got Reason
+		var got decision.Why
 		if refusal, ok := errors.AsType[*Refusal](explain("autoscaling:SetInstanceHealth", test.err)); ok {
-			got = refusal.Reason
+			got = refusal.Why
 		}
 		if got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)

@@ -21,7 +21,6 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -36,21 +35,11 @@ const (
 	deniedPause = 10 * time.Minute
 )
 
-// Nodes are those of the cluster, as [cluster.Cluster] sees them by its watch.
-type Nodes interface {
-	// All calls visit for each node, which has its intent and the conditions that are ours.
-	All(visit func(node *corev1.Node))
-	// ByName returns the node of that name; nil: there is none.
-	ByName(name string) *corev1.Node
-	// SpeaksFor reports whether this handler writes the conditions of the node, and what it carries.
-	SpeaksFor(node *corev1.Node) (intent.Intent, bool)
-}
-
 // A Writer writes the conditions. Set the fields before Run.
 type Writer struct {
 	// Client writes. It must not use up the requests of drains, and needs a time limit.
 	Client typedcorev1.NodesGetter
-	Nodes  Nodes
+	Nodes  *cluster.Cluster
 	// Policy says which drains only cordon their nodes.
 	Policy decision.Policy
 	Log    logr.Logger

@@ -78,7 +78,7 @@ type Controller struct {
 
 // New returns a controller that begins with Run.
 func New(cfg Config) *Controller {
-	cfg.Lookup = lookup.New(cfg.Instances, cfg.ManagedTag != "", cfg.Log)
+	cfg.Lookup = &lookup.Lookup{Instances: cfg.Instances, Needed: cfg.ManagedTag != "", Log: cfg.Log}
 	resolver := lookup.NewResolver(cfg.Lookup, cfg.Cluster, cfg.Policy)
 	resolver.ClusterName, resolver.StartupTaints = cfg.ClusterName, cfg.StartupTaints
 	resolver.Observer, resolver.DryRun = cfg.Observer, cfg.DryRun

@@ -20,9 +20,6 @@ type Preview struct {
 	Follows bool
 	// Intent is what the node would carry.
 	Intent intent.Intent
-	// HoldUntil is when the message is let go if the drain has not ended by then, and
-	// goes on without it; zero: it is held to the end.
-	HoldUntil time.Time
 }
 
 // A Subject is what is known of the node that a notice is about.
@@ -55,11 +52,10 @@ func (p Policy) Preview(n notice.Notice, of Subject, now time.Time) Preview {
 		return Preview{Why: d.Why, Ignored: true, Rule: d.Rule}
 	}
 	return Preview{
-		Why:       d.Why,
-		Rule:      d.Rule,
-		Follows:   CanFollow(n) && of.Cordoned && of.Carried.DrainedForEnd(),
-		Intent:    of.Carried.With(d.Entry(n, now), nil, now),
-		HoldUntil: d.HoldUntil,
+		Why:     d.Why,
+		Rule:    d.Rule,
+		Follows: CanFollow(n) && of.Cordoned && of.Carried.DrainedForEnd(),
+		Intent:  of.Carried.With(d.Entry(n, now), nil, now),
 	}
 }
 

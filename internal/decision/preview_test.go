@@ -62,7 +62,7 @@ func TestAPreviewIsWhatTheNodeWouldBeDrainedBy(t *testing.T) {
 		},
 		"a recommendation": {
 			notice: notice.Notice{Kind: notice.RebalanceRecommendation, Time: at},
-			want:   Preview{Why: WhyRebalance, Rule: RuleDrain, HoldUntil: after(2 * time.Minute)},
+			want:   Preview{Why: WhyRebalance, Rule: RuleDrain},
 		},
 		"an instance that stops": {
 			notice: notice.Notice{Kind: notice.StateChange, Time: at},

@@ -45,12 +45,12 @@ var checks = []check{
 	{"hook-launch", groupNodes, inAWS, hookLaunch},
 }
 
-// A check makes one finding. run is pure.
+// A check makes one finding: run says what it says about the facts, and is pure.
 type check struct {
 	id     string
 	group  group
 	traits traits
-	run    func(*Facts) verdict
+	run    func(*Facts) Finding
 }
 
 // traits are a set of what is true of a check.

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-func otherHandlers(f *Facts) verdict {
+func otherHandlers(f *Facts) Finding {
 	if f.Pods.Err != nil {
 		return unknown("whether another handler runs in the cluster", f.Pods.Err)
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-func unseenGroups(f *Facts, subject string) verdict {
+func unseenGroups(f *Facts, subject string) Finding {
 	return unclear("", "%s: EC2 does not know the instances of %s, and so their Auto Scaling groups", subject,
 		overview.Count(unseenInstances(f), "node"))
 }
 
 // ofGroups makes a check of the Auto Scaling groups behind the nodes. If there are no groups, the
 // check is well and says none.
-func ofGroups(subject, none string, run func(*Facts, []Group) verdict) func(*Facts) verdict {
-	return func(f *Facts) verdict {
+func ofGroups(subject, none string, run func(*Facts, []Group) Finding) func(*Facts) Finding {
+	return func(f *Facts) Finding {
 		switch {
 		case f.Groups.Err != nil:
 			return unknown(subject, f.Groups.Err)
@@ -38,7 +38,7 @@ func ofGroups(subject, none string, run func(*Facts, []Group) verdict) func(*Fac
 	}
 }
 
-func groupTag(f *Facts) verdict {
+func groupTag(f *Facts) Finding {
 	const subject = "whether new instances get the tag"
 	switch {
 	case !f.Options.CheckTag:
@@ -73,7 +73,7 @@ func groupTag(f *Facts) verdict {
 var groupHook = ofGroups("whether the groups have a termination hook",
 	"no Auto Scaling group is behind a node", hooksExist)
 
-func hooksExist(f *Facts, groups []Group) verdict {
+func hooksExist(f *Facts, groups []Group) Finding {
 	var without, others, met []string
 	names := map[string]bool{}
 	for _, g := range groups {
@@ -133,7 +133,7 @@ func raiseHook(g Group, h Hook, timeout time.Duration) string {
 var hookTimeout = ofGroups("whether the hooks leave pods their time",
 	"no Auto Scaling group is behind a node whose termination hook could end too early", hooksLastLongEnough)
 
-func hooksLastLongEnough(f *Facts, groups []Group) verdict {
+func hooksLastLongEnough(f *Facts, groups []Group) Finding {
 	if f.Pods.Err != nil {
 		return unknown("whether the hooks leave pods their time", f.Pods.Err)
 	}
@@ -182,7 +182,7 @@ func hooksLastLongEnough(f *Facts, groups []Group) verdict {
 var hookLaunch = ofGroups("whether the launch hooks leave instances their time",
 	"no Auto Scaling group is behind a node whose launch hook could end too early", launchHooksLastLongEnough)
 
-func launchHooksLastLongEnough(_ *Facts, groups []Group) verdict {
+func launchHooksLastLongEnough(_ *Facts, groups []Group) Finding {
 	// An instance is Ready one to three minutes after its launch, depending on its image and on
 	// what it has to pull.
 	const joining = 3 * time.Minute

@@ -13,7 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-func apiServer(f *Facts) verdict {
+func apiServer(f *Facts) Finding {
 	if f.User.Err != nil {
 		if denied(f.User.Err) {
 			return unknown("who calls the API server", f.User.Err)
@@ -136,7 +136,7 @@ func (f *Facts) handler() (Handler, bool) {
 }
 
 // handlerRuns checks that there is a handler and that it works.
-func handlerRuns(f *Facts) verdict {
+func handlerRuns(f *Facts) Finding {
 	if f.Pods.Err != nil {
 		return unknown("whether the handler runs", f.Pods.Err)
 	}
@@ -210,7 +210,7 @@ func isOptional(a kube.Access) bool {
 		slices.Contains(slices.Concat(kube.Disrupting(), kube.Conditions(), kube.LoadBalancers()), a)
 }
 
-func rbac(f *Facts) verdict {
+func rbac(f *Facts) Finding {
 	const subject = "whether the handler has its rights in the cluster"
 	if f.Rights.Err != nil {
 		return unknown(subject, f.Rights.Err)
@@ -254,7 +254,7 @@ func rbac(f *Facts) verdict {
 	return ok("%s has the %s that the handler needs", who, overview.Count(asked, "right"))
 }
 
-func leadership(f *Facts) verdict {
+func leadership(f *Facts) Finding {
 	l := f.Lease.Value
 	logs := "see the replicas' logs, if there are any"
 	h, installed := f.handler()

@@ -9,7 +9,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-func credentials(f *Facts) verdict {
+func credentials(f *Facts) Finding {
 	c, err := f.Caller.Value, f.Caller.Err
 	answer, answered := errors.AsType[*APIError](err)
 	switch {
@@ -37,7 +37,7 @@ func credentials(f *Facts) verdict {
 		err)
 }
 
-func credentialsSource(f *Facts) verdict {
+func credentialsSource(f *Facts) Finding {
 	c := f.Caller.Value
 	switch {
 	case f.Caller.Err != nil && c.Source == "":
@@ -59,7 +59,7 @@ func credentialsSource(f *Facts) verdict {
 
 // account checks that the handler can look up the instances of its notices: EC2 and Auto Scaling
 // answer for the account of its role only.
-func account(f *Facts) verdict {
+func account(f *Facts) Finding {
 	if f.Caller.Err != nil {
 		return unknown("whether instances are looked up where notices come from", blocked("credentials", f.Caller.Err))
 	}
@@ -86,12 +86,12 @@ func account(f *Facts) verdict {
 	return ok("the caller is of account %s, whose notices are acted on", own)
 }
 
-func permissions(f *Facts) verdict {
+func permissions(f *Facts) Finding {
 	const subject = "what the handler's role has permission for"
 	if f.Beside != nil {
 		v := unknown(subject, f.Beside)
 		if h, known := f.handler(); known {
-			v.hint = "run doctor with that role"
+			v.Hint = "run doctor with that role"
 			v = v.by("kubectl -n " + h.Namespace + " exec " + h.exec() + " -- /node-termination-handler doctor")
 		}
 		return v
@@ -154,7 +154,7 @@ func roleName(arn string) string {
 	return ""
 }
 
-func queue(f *Facts) verdict {
+func queue(f *Facts) Finding {
 	if f.Options.NoQueue {
 		return ok("there is none, as queue-url says: notices come from the pods on the nodes. A queue would add stops and " +
 			"terminations by hand, notices of AWS Health, those of nodes whose pod is lost, and hooks completed after drains")
@@ -172,7 +172,7 @@ func queue(f *Facts) verdict {
 			f.Options.Region)
 	case denied(err):
 		v := unknown("the queue's attributes", err)
-		v.hint = "allow it: without it the handler leaves messages that it cannot read, and cannot find a wrong attribute"
+		v.Hint = "allow it: without it the handler leaves messages that it cannot read, and cannot find a wrong attribute"
 		return v
 	}
 	return fail("see that SQS can be reached from here: a VPC without internet needs an endpoint for SQS; check "+

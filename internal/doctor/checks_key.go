@@ -10,7 +10,7 @@ import (
 const useSSE = "use SSE-SQS (SqsManagedSseEnabled), or a key of your own whose policy lets events.amazonaws.com use " +
 	"kms:GenerateDataKey and kms:Decrypt"
 
-var queueKey = ofQueue("the queue's key", func(f *Facts, q Queue) verdict {
+var queueKey = ofQueue("the queue's key", func(f *Facts, q Queue) Finding {
 	if q.KeyID == "" {
 		return ok("the queue is not encrypted with a key of KMS")
 	}
@@ -80,7 +80,7 @@ func keyFault(f *Facts, id string, key Answer[Key], all []sender, unseen error) 
 // queueDecrypt checks that the handler's role can read messages that a key of KMS encrypts. SQS
 // asks KMS with the role's permissions, and only when there is a message to receive.
 // https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-key-management.html
-var queueDecrypt = ofQueue(canDecrypt, func(f *Facts, q Queue) verdict {
+var queueDecrypt = ofQueue(canDecrypt, func(f *Facts, q Queue) Finding {
 	switch {
 	case q.KeyID == "":
 		return ok("messages are read without a key of KMS")

@@ -11,7 +11,7 @@ import (
 )
 
 // nodes checks which nodes the notices find, and says what keeps them from the others.
-func nodes(f *Facts) verdict {
+func nodes(f *Facts) Finding {
 	if f.Nodes.Err != nil {
 		return unknown("which nodes there are", f.Nodes.Err)
 	}
@@ -71,7 +71,7 @@ func needsEC2(f *Facts) bool {
 }
 
 // noInstances is the verdict where EC2 does not say which instances there are.
-func noInstances(err error) verdict {
+func noInstances(err error) Finding {
 	if denied(err) {
 		return fail("add ec2:DescribeInstances to the role, or set check-tag-before-draining=false where all nodes have a "+
 			"provider id",
@@ -192,7 +192,7 @@ func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
 
 // eventAccounts checks that the handler acts on notices of the nodes' instances. It ignores those
 // of accounts that are not in event-accounts, and those of other regions than the queue's.
-func eventAccounts(f *Facts) verdict {
+func eventAccounts(f *Facts) Finding {
 	const subject = "whether notices of the nodes' instances are acted on"
 	if f.Nodes.Err != nil {
 		return unknown(subject, f.Nodes.Err)

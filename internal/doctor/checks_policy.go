@@ -29,7 +29,7 @@ func (e *PolicyError) Error() string { return e.From + ": " + e.Err.Error() }
 func (e *PolicyError) Unwrap() error { return e.Err }
 
 // policyFits compares the policy file with the nodes of the cluster.
-func policyFits(f *Facts) verdict {
+func policyFits(f *Facts) Finding {
 	const subject = "whether the policy file is right"
 	switch wrong, isWrong := errors.AsType[*PolicyError](f.Policy.Err); {
 	case errors.Is(f.Policy.Err, ErrAbsent):

@@ -33,7 +33,7 @@ func TestThePolicyFile(t *testing.T) {
 	} {
 		f := healthy()
 		f.Policy, f.Nodes = tt.policy, tt.nodes
-		if got := policyFits(f); got.status != tt.want || !strings.Contains(got.what, tt.says) {
+		if got := policyFits(f); got.Status != tt.want || !strings.Contains(got.What, tt.says) {
 			t.Errorf("%s: %+v, want %v with %q", name, got, tt.want, tt.says)
 		}
 	}
@@ -63,7 +63,7 @@ func TestGroupsWhoseInstancesAreNotReplacedFirst(t *testing.T) {
 		f := healthy()
 		f.Policy = value(Policy{Rules: decision.Rules{Nodes: tt.rules}})
 		f.Groups = value([]Group{{Name: "workers", Hooks: value(hooks), Replacing: tt.group}})
-		if got := policyFits(f); got.status != tt.want || !strings.Contains(got.what, tt.says) {
+		if got := policyFits(f); got.Status != tt.want || !strings.Contains(got.What, tt.says) {
 			t.Errorf("%s: %+v, want %v with %q", name, got, tt.want, tt.says)
 		}
 	}

@@ -18,8 +18,8 @@ const (
 )
 
 // ofQueue makes a check that needs the queue's attributes.
-func ofQueue(subject string, run func(*Facts, Queue) verdict) func(*Facts) verdict {
-	return func(f *Facts) verdict {
+func ofQueue(subject string, run func(*Facts, Queue) Finding) func(*Facts) Finding {
+	return func(f *Facts) Finding {
 		if f.Queue.Err != nil {
 			return unknown(subject, blocked("queue", f.Queue.Err))
 		}
@@ -32,7 +32,7 @@ func setAttribute(f *Facts, attribute string) string {
 	return "aws sqs set-queue-attributes --queue-url " + f.Options.QueueURL + " --attributes " + attribute
 }
 
-var queueType = ofQueue("the type of the queue", func(_ *Facts, q Queue) verdict {
+var queueType = ofQueue("the type of the queue", func(_ *Facts, q Queue) Finding {
 	if q.FIFO {
 		return fail("create a standard queue: notices may arrive in any order, and twice",
 			"the queue is a FIFO queue: while one notice of a message group is in flight, the others wait")
@@ -40,7 +40,7 @@ var queueType = ofQueue("the type of the queue", func(_ *Facts, q Queue) verdict
 	return ok("it is a standard queue")
 })
 
-var queueDelay = ofQueue("the queue's delivery delay", func(f *Facts, q Queue) verdict {
+var queueDelay = ofQueue("the queue's delivery delay", func(f *Facts, q Queue) Finding {
 	fix := setAttribute(f, "DelaySeconds=0")
 	switch {
 	case q.Delay > spotNotice/4:
@@ -59,7 +59,7 @@ const leastRetention = 2 * time.Minute
 // weekend may pass in which no replica runs.
 const enoughRetention = 4 * 24 * time.Hour
 
-var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) verdict {
+var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) Finding {
 	// It leaves somebody the time to mend what keeps both replicas from running.
 	const least = time.Hour
 	fix := setAttribute(f, "MessageRetentionPeriod="+strconv.Itoa(int(enoughRetention/time.Second)))
@@ -75,7 +75,7 @@ var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) ve
 
 // queueSize finds a queue whose messages may not be as large as what AWS sends. SQS refuses larger
 // ones, and EventBridge drops what a target refuses.
-var queueSize = ofQueue("the largest message that the queue takes", func(f *Facts, q Queue) verdict {
+var queueSize = ofQueue("the largest message that the queue takes", func(f *Facts, q Queue) Finding {
 	const (
 		// AWS Health lists the instances in its event, up to this size.
 		// https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html
@@ -120,7 +120,7 @@ func jsonText(value any) string {
 // retention ends.
 const enoughReceives = 10
 
-var queueRedrive = ofQueue("the queue's redrive policy", func(f *Facts, q Queue) verdict {
+var queueRedrive = ofQueue("the queue's redrive policy", func(f *Facts, q Queue) Finding {
 	// last is how long it takes until a message that cannot be read was received that often.
 	last := time.Duration(q.MaxReceives) * f.Options.Visibility
 	switch {
@@ -149,7 +149,7 @@ func anyRule(f *Facts, account string) string {
 	return "arn:" + f.Options.Partition + ":events:" + f.Options.Region + ":" + account + ":rule/any"
 }
 
-var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict {
+var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) Finding {
 	const subject = "whether the queue's policy lets your rules in"
 	p, err := iampolicy.Parse(q.Policy)
 	if err != nil {
@@ -182,7 +182,7 @@ var queuePolicy = ofQueue("the queue's policy", func(f *Facts, q Queue) verdict 
 	return fail(fix+"; add the statement "+letIn(f, q.ARN, all), "the queue has a policy that does not let %s in", who)
 })
 
-var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, q Queue) verdict {
+var queuePolicyOpen = ofQueue("whom the queue's policy lets in", func(f *Facts, q Queue) Finding {
 	p, err := iampolicy.Parse(q.Policy)
 	if err != nil {
 		return unknown("whom the queue's policy lets in", err)

@@ -89,8 +89,8 @@ type notices struct {
 }
 
 // ofRules makes the check that a rule sends notices to the queue.
-func ofRules(n notices) func(*Facts) verdict {
-	return func(f *Facts) verdict {
+func ofRules(n notices) func(*Facts) Finding {
+	return func(f *Facts) Finding {
 		enabled, disabled := taken(f, n.kind, "")
 		matter := n.need == nil || slices.ContainsFunc(f.Instances.Value, n.need) || karpenterHasAll(f)
 		switch {
@@ -116,7 +116,7 @@ func ofRules(n notices) func(*Facts) verdict {
 }
 
 // missing is the verdict if no rule matches something.
-func missing(f *Facts, n notices, disabled []string) verdict {
+func missing(f *Facts, n notices, disabled []string) Finding {
 	switch {
 	case len(deliveryRoles(f)) > 0:
 		return unseenFilter(f, n.subject)
@@ -125,7 +125,7 @@ func missing(f *Facts, n notices, disabled []string) verdict {
 			"%s are not sent to the queue: the rule %s is disabled; %s", n.subject, list(disabled), n.why)
 	case hiddenRules(f) != nil:
 		v := unknown("whether a rule sends "+n.subject+" to the queue", hiddenRules(f))
-		v.hint = "run doctor with a role of the account that has the rules"
+		v.Hint = "run doctor with a role of the account that has the rules"
 		return v
 	case unreadTopic(f) != nil:
 		return unknown("whether a rule sends "+n.subject+" to the queue", unreadTopic(f))
@@ -171,13 +171,13 @@ func filteredOut(f *Facts, kind sample.Kind) string {
 
 // unseenFilter is the verdict if roles send to the queue: which events they bring, the filters of
 // their subscribers or rules say, and whose account has those cannot be known from the queue.
-func unseenFilter(f *Facts, subject string) verdict {
+func unseenFilter(f *Facts, subject string) Finding {
 	const filter = `{"Filters":[{"Scope":"SYSTEM_METADATA","Pattern":` +
 		`"{\"aws:Source\":[\"aws.autoscaling\",\"aws.ec2\",\"aws.health\"]}"}]}`
 	v := unknown("whether "+subject+" are sent to the queue",
 		fmt.Errorf("%s may send to it, and the filter of the subscriber, or the rule, cannot be seen from here",
 			describe(deliveryRoles(f))))
-	v.hint = "let a subscriber of a custom event bus have the filter configuration " + filter +
+	v.Hint = "let a subscriber of a custom event bus have the filter configuration " + filter +
 		` and the retry policy {"MaxEventAgeInSeconds":86400}`
 	return v
 }
@@ -292,13 +292,13 @@ var (
 
 // ofHooks makes the check that the queue hears of each hook of the groups behind the nodes, by a
 // rule or straight from Auto Scaling.
-func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
+func ofHooks(kind sample.Kind, terminating bool) func(*Facts) Finding {
 	subject, why := "launches of Auto Scaling groups", "instances wait until the hook has timed out"
 	if terminating {
 		subject = "terminations of Auto Scaling groups"
 		why = "the hook keeps the instance until its timeout, and nobody drains it"
 	}
-	return func(f *Facts) verdict {
+	return func(f *Facts) Finding {
 		switch {
 		case f.Groups.Err != nil:
 			return unknown("whether the queue gets "+subject, f.Groups.Err)
@@ -333,12 +333,12 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) verdict {
 		}
 		slices.Sort(deaf)
 		v := missing(f, notices{kind: kind, subject: subject, severity: Failed, why: why}, slices.Compact(disabled))
-		v.what += "; affected: " + list(slices.Compact(deaf))
+		v.What += "; affected: " + list(slices.Compact(deaf))
 		return v
 	}
 }
 
-func ruleTargets(f *Facts) verdict {
+func ruleTargets(f *Facts) Finding {
 	if f.Rules.Err != nil {
 		return unknown("what the rules do with an event", f.Rules.Err)
 	}

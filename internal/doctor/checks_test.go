@@ -836,7 +836,7 @@ func TestTheAccountsThatAreMissingCanBeCopiedFromTheHint(t *testing.T) {
 	f := healthy()
 	f.Options.Account, f.Options.EventAccounts = hubAccount, []string{hubAccount}
 	for _, want := range []string{"set event-accounts=123456789012", "set event-accounts=111122223333,123456789012"} {
-		if got := eventAccounts(f).hint; got != want {
+		if got := eventAccounts(f).Hint; got != want {
 			t.Errorf("hint %q, want %q", got, want)
 		}
 		f.Instances.Value[1].Account = "111122223333"
@@ -858,7 +858,7 @@ func TestEveryCheckHasAnEntryInTheDocs(t *testing.T) {
 func TestTheFilterThatIsAdvisedIsThatOfTheDocs(t *testing.T) {
 	f := healthy()
 	byRole(roleARN)(f)
-	_, filter, _ := strings.Cut(ruleSpot(f).hint, "filter configuration ")
+	_, filter, _ := strings.Cut(ruleSpot(f).Hint, "filter configuration ")
 	filter, retries, _ := strings.Cut(filter, " and the retry policy ")
 	page, err := os.ReadFile("../../docs/fan-out.md")
 	if err != nil {
@@ -1091,7 +1091,7 @@ func TestTheRightsForLoadBalancersMatterWhereThereAreTargetGroups(t *testing.T) 
 		for _, a := range kube.LoadBalancers() {
 			f.Access[a] = value(false)
 		}
-		if got := rbac(f); got.status != tt.want {
+		if got := rbac(f); got.Status != tt.want {
 			t.Errorf("%s: %+v, want %v", name, got, tt.want)
 		}
 	}

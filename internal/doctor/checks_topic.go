@@ -73,7 +73,7 @@ func unreadTopic(f *Facts) error {
 var errTopic = errors.New("SNS may do so, and the queue's policy does not name its topic")
 
 // topic checks the way from the rules through SNS to the queue.
-func topic(f *Facts) verdict {
+func topic(f *Facts) Finding {
 	const subject = "whether topics of SNS hand on to the queue"
 	if f.Queue.Err != nil {
 		return unknown(subject, blocked("queue", f.Queue.Err))

@@ -80,22 +80,13 @@ func link(version, id string) string {
 	return "https://github.com/node-termination-handler/node-termination-handler/blob/" + at + "/" + Page + "#" + id
 }
 
-// A verdict is what a check says about the facts.
-type verdict struct {
-	status   Status
-	what     string
-	hint     string
-	commands []string
-	because  string // see Finding.Because
+func ok(format string, args ...any) Finding {
+	return Finding{Status: OK, What: say(format, args...)}
 }
 
-func ok(format string, args ...any) verdict {
-	return verdict{status: OK, what: say(format, args...)}
-}
+func warn(hint, format string, args ...any) Finding { return bad(Warning, hint, format, args...) }
 
-func warn(hint, format string, args ...any) verdict { return bad(Warning, hint, format, args...) }
-
-func fail(hint, format string, args ...any) verdict { return bad(Failed, hint, format, args...) }
+func fail(hint, format string, args ...any) Finding { return bad(Failed, hint, format, args...) }
 
 // say is fmt.Sprintf with time spans as people say them.
 func say(format string, args ...any) string {
@@ -110,36 +101,36 @@ func say(format string, args ...any) string {
 // commandIn finds the command in a hint: the whole of it, or what follows its last colon.
 var commandIn = regexp.MustCompile(`^(?:(.*): )?((?:aws|kubectl|helm) .*)$`)
 
-// bad is a verdict of a warning or failure. A command in the hint is printed on a line of its own.
-func bad(s Status, hint, format string, args ...any) verdict {
-	v := verdict{status: s, what: say(format, args...), hint: hint}
+// bad is a warning or failure. A command in the hint is printed on a line of its own.
+func bad(s Status, hint, format string, args ...any) Finding {
+	v := Finding{Status: s, What: say(format, args...), Hint: hint}
 	if match := commandIn.FindStringSubmatch(hint); match != nil {
-		v.hint = match[1]
+		v.Hint = match[1]
 		return v.by(match[2])
 	}
 	return v
 }
 
-// unclear is the verdict if the answers do not tell.
-func unclear(hint, format string, args ...any) verdict {
-	return verdict{status: Unknown, what: fmt.Sprintf(format, args...), hint: hint}
+// unclear is the finding if the answers do not tell.
+func unclear(hint, format string, args ...any) Finding {
+	return Finding{Status: Unknown, What: fmt.Sprintf(format, args...), Hint: hint}
 }
 
 // by adds commands that carry out the hint.
-func (v verdict) by(commands ...string) verdict {
-	v.commands = append(v.commands, commands...)
-	return v
+func (f Finding) by(commands ...string) Finding {
+	f.Commands = append(f.Commands, commands...)
+	return f
 }
 
-// unknown is the verdict if something could not be asked.
-func unknown(subject string, err error) verdict {
-	v := verdict{status: Unknown, what: fmt.Sprintf("%s: %v", subject, err), because: err.Error()}
+// unknown is the finding if something could not be asked.
+func unknown(subject string, err error) Finding {
+	v := Finding{Status: Unknown, What: fmt.Sprintf("%s: %v", subject, err), Because: err.Error()}
 	if denied, ok := errors.AsType[*DeniedError](err); ok {
-		v.because = denied.Error()
-		v.hint = "whoever runs doctor lacks the permission to check this; the page lists the permissions"
+		v.Because = denied.Error()
+		v.Hint = "whoever runs doctor lacks the permission to check this; the page lists the permissions"
 	}
 	if blocked, ok := errors.AsType[*BlockedError](err); ok {
-		v.because, v.hint = blocked.By, ""
+		v.Because, v.Hint = blocked.By, ""
 	}
 	return v
 }
@@ -152,18 +143,15 @@ func Examine(f *Facts, accepted ...string) []Finding {
 		if f.Options.NoQueue && c.traits&inAWS != 0 {
 			continue
 		}
-		v := c.run(f)
-		finding := Finding{
-			ID: c.id, Group: string(c.group), Status: v.status, What: v.what, Needed: c.traits&needed != 0,
-			Because: v.because, Hint: v.hint, Commands: v.commands,
+		found := c.run(f)
+		found.ID, found.Group, found.Needed = c.id, string(c.group), c.traits&needed != 0
+		if found.Status != OK {
+			found.Link = link(f.Options.Version, c.id)
 		}
-		if v.status != OK {
-			finding.Link = link(f.Options.Version, c.id)
+		if found.Status == Warning || found.Status == Unknown {
+			found.Accepted = slices.Contains(accepted, c.id) || slices.Contains(accepted, found.Because)
 		}
-		if v.status == Warning || v.status == Unknown {
-			finding.Accepted = slices.Contains(accepted, c.id) || slices.Contains(accepted, v.because)
-		}
-		findings = append(findings, finding)
+		findings = append(findings, found)
 	}
 	return findings
 }

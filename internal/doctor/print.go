@@ -139,9 +139,7 @@ func (p *printer) finding(f Finding) {
 		p.print("    %s\n", clean(f.Hint))
 	}
 	for _, command := range f.Commands {
-		for line := range strings.Lines(command) {
-			p.print("    %s\n", clean(strings.TrimSuffix(line, "\n")))
-		}
+		p.print("    %s\n", clean(command))
 	}
 	if f.Link != "" {
 		p.print("    see %s\n", f.Link)

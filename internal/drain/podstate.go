@@ -69,7 +69,6 @@ type podState struct {
 // negative for the pod's own; ours is the pod that this program runs in. reconsider finds its turn.
 func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName, now time.Time) *podState {
 	p := &podState{name: nameOf(pod), option: grace, created: pod.CreationTimestamp.Time, seen: now}
-	p.setGrace(pod, evacuation.Terms{})
 	p.idle = pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	if ours.Name != "" && pod.Name == ours.Name && pod.Namespace == ours.Namespace {
 		p.tier = self

@@ -1,7 +1,6 @@
 package instance
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,12 +124,22 @@ type batch struct {
 func (d *Directory) Get(
 	ctx context.Context, id string, maxAge time.Duration, hurry bool,
 ) (inst Instance, found bool, err error) {
+	if !notice.IsInstanceID(id) { // EC2 would answer i-* with every instance of the region
+		return inst, false, fmt.Errorf("look up instance %q: not an instance id", id)
+	}
+	if inst, found, asked := d.Known(id); !asked.IsZero() && time.Since(asked) < maxAge {
+		return inst, found, nil
+	}
 	lane := ordinary
 	if hurry {
 		lane = urgent
 	}
-	a, err := d.get(ctx, id, maxAge, lane)
-	return a.instance, a.found, err
+	answers, err := d.join(ctx, id, lane).Wait(ctx)
+	if err != nil {
+		return inst, false, fmt.Errorf("look up instance %s: %w", id, err)
+	}
+	a := answers[id]
+	return a.instance, a.found, nil
 }
 
 // Known returns the last answer about the instance, however old, without a call. found
@@ -143,23 +152,6 @@ func (d *Directory) Known(id string) (inst Instance, found bool, asked time.Time
 	}
 	a := known.(*answer)
 	return a.instance, a.found, a.asked
-}
-
-// get does what Get does. Without an answer it returns an empty one.
-func (d *Directory) get(ctx context.Context, id string, maxAge time.Duration, lane int) (*answer, error) {
-	if !notice.IsInstanceID(id) { // EC2 would answer i-* with every instance of the region
-		return &answer{}, fmt.Errorf("look up instance %q: not an instance id", id)
-	}
-	if known, ok := d.answers.Get(id); ok {
-		if a := known.(*answer); time.Since(a.asked) < maxAge {
-			return a, nil
-		}
-	}
-	answers, err := d.join(ctx, id, lane).Wait(ctx)
-	if err != nil {
-		return &answer{}, fmt.Errorf("look up instance %s: %w", id, err)
-	}
-	return cmp.Or(answers[id], &answer{}), nil
 }
 
 // Allowed makes a dry run of a look-up. Its error is that of a look-up, which wraps

@@ -64,11 +64,6 @@ type Lookup struct {
 	failure         error     // of the last one
 }
 
-// New returns a Lookup. needed is [Lookup.Needed].
-func New(instances Instances, needed bool, log logr.Logger) *Lookup {
-	return &Lookup{Instances: instances, Needed: needed, Log: log}
-}
-
 // Look asks about an instance once; see [Lookup.Permitted].
 //
 // node: the instance has a Node here. Such requests go before those about unknown ids.

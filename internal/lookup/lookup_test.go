@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 )
 
@@ -26,7 +24,7 @@ func TestLookUpsThatFailAreToldOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := New(NoEC2{}, test.needed, logr.Discard())
+				l := &Lookup{Instances: NoEC2{}, Needed: test.needed}
 				if text := l.Unseen(); text != "" {
 					t.Errorf("at first: %s", text)
 				}

@@ -174,7 +174,6 @@ func (r *Resolver) resolved(
 			return nil, Fresh
 		}
 	}
-	_, tagged := inst.Tags[r.Policy.ManagedTag]
 	switch {
 	case known && r.Policy.LacksTag(inst.Tags):
 		r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
@@ -187,7 +186,7 @@ func (r *Resolver) resolved(
 		f.Launched, f.NotSpot = inst.LastLaunch(), inst.NotSpot() // the answer may be old: a later launch is possible
 		return f, 0
 	}
-	mine := r.Cluster.RecentlyDeleted(id) || known && r.expected(*inst, tagged)
+	mine := r.Cluster.RecentlyDeleted(id) || known && r.expected(*inst)
 	switch {
 	// EC2 shows a new instance a little later than Auto Scaling announces it.
 	case !known && n.Kind == notice.ASGLaunch && !n.Time.IsZero() && time.Since(n.Time) < decision.Young:
@@ -240,18 +239,18 @@ func (r *Resolver) mayBelieve(id string) bool {
 	return known && time.Since(asked) < tagKept && !r.Policy.LacksTag(inst.Tags)
 }
 
-// expected reports whether an instance without a Node belongs to this cluster.
-func (r *Resolver) expected(inst instance.Instance, tagged bool) bool {
+// expected reports whether an instance without a Node, which has the managed tag, belongs to this cluster.
+func (r *Resolver) expected(inst instance.Instance) bool {
 	ours, others := clusterOf(inst.Tags, r.ClusterName)
 	switch {
 	case r.ClusterName != "" && others && !ours: // clusters may share the managed tag
 		return false
-	case r.Policy.ManagedTag != "" && tagged:
+	case r.Policy.ManagedTag != "":
 		return true
 	case r.ClusterName != "":
 		return ours
 	}
-	return r.Policy.ManagedTag == "" && time.Since(inst.Launched) < decision.Young
+	return time.Since(inst.Launched) < decision.Young
 }
 
 // clusterOf reports whether the tags of an instance name the cluster, and another one.

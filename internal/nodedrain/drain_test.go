@@ -146,7 +146,7 @@ func (i slowInstances) Get(_ context.Context, _ string, _ time.Duration, hurry b
 
 func TestADrainThatBeginsDuringALookUpIsWaitedFor(t *testing.T) {
 	withNode(t, asItIs, func(t *testing.T, r *Registry) {
-		r.Lookup = lookup.New(slowInstances{meanwhile: func() { r.getOrCreate(theRef) }}, true, r.Log)
+		r.Lookup = &lookup.Lookup{Instances: slowInstances{meanwhile: func() { r.getOrCreate(theRef) }}, Needed: true, Log: r.Log}
 		deleted := r.getOrCreate(cluster.Ref{Name: "before", UID: "before", Instance: theID})
 		deleted.setIntent(intent.Intent{
 			Version: intent.Version,

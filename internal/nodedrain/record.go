@@ -71,19 +71,19 @@ func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 		return nil, nil
 	}
 	defer d.place.Recorded()
-	w, err := p.write(try, d)
+	carried, isDone, err := p.write(try, d)
 	switch {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (late || d.unrecorded.Load()):
 		return nil, errors.Join(err, p.drainUnrecorded(ctx, d))
-	case err != nil, w.isDone, w.carried.Finished():
+	case err != nil, isDone, carried.Finished():
 		p.drop(d)
 		return nil, err
 	}
-	if p.isNew && !w.carried.HeldBack {
+	if p.isNew && !carried.HeldBack {
 		p.Observer.Recorded(*p.Entry)
 	}
 	d.unrecorded.Store(false)
-	d.applyIntent(w.carried)
+	d.applyIntent(carried)
 	if d.started {
 		return d, nil
 	}
@@ -112,28 +112,22 @@ func (p *recording) drop(d *Drain) {
 	}
 }
 
-// A written is what has come of a write.
-type written struct {
-	carried *intent.Intent // by the node now
-	isDone  bool           // what the notice asks for
-}
-
-// write writes the notice to the node. The caller holds the lock of the drain, and calls place.Recorded
-// afterwards.
-func (p *recording) write(ctx context.Context, d *Drain) (w written, err error) {
+// write writes the notice to the node, and returns what that carries now. isDone: also what the notice asks for. The
+// caller holds the lock of the drain, and calls place.Recorded afterwards.
+func (p *recording) write(ctx context.Context, d *Drain) (carried *intent.Intent, isDone bool, err error) {
 	now := time.Now().UTC()
 	var begins, isNew bool
-	w.carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
+	carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
 		begins = !inWork(i)
 		i = d.orUnrecorded(i)
-		isNew, w.isDone = !i.Covers(*p.Entry), i.Over(*p.Entry)
-		if w.isDone {
+		isNew, isDone = !i.Covers(*p.Entry), i.Over(*p.Entry)
+		if isDone {
 			return i
 		}
 		return p.with(d, i, now)
 	})
 	p.begins, p.isNew = p.begins || begins, p.isNew || isNew // also where the answer to the write was lost
-	return w, err
+	return carried, isDone, err
 }
 
 // with is the intent of a node with the notice. Its drain takes a place and begins at once, unless it gets none and can

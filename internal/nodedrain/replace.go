@@ -64,7 +64,7 @@ func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 	case ctx.Err() != nil:
 		return holdback.Permit{}, context.Cause(ctx)
 	case refused:
-		return holdback.Permit{}, p.none(ctx, whyRefused(refusal.Reason), refusal.Text)
+		return holdback.Permit{}, p.none(ctx, refusal.Why, refusal.Text)
 	case err != nil:
 		if calling.Err() == nil {
 			p.log.V(1).Info("the replacement of the node is tried again", "error", err)
@@ -93,7 +93,7 @@ func awaitsReplacement(r intent.Replacement, again time.Time) holdback.Permit {
 func (p replacing) choose(ctx context.Context, i intent.Intent) (intent.Replacement, error) {
 	nothing, id := intent.Replacement{}, p.ref.Instance
 	if id == "" {
-		return nothing, &asg.Refusal{Reason: asg.Impossible, Text: "the instance of the node is not known"}
+		return nothing, &asg.Refusal{Why: decision.WhyNoReplacement, Text: "the instance of the node is not known"}
 	}
 	own, ok, err := p.r.Replacements.Member(ctx, id)
 	if err != nil {
@@ -103,8 +103,8 @@ func (p replacing) choose(ctx context.Context, i intent.Intent) (intent.Replacem
 	switch {
 	case !ok:
 		return nothing, &asg.Refusal{
-			Reason: asg.Impossible,
-			Text:   "instance " + id + " is in no Auto Scaling group: whoever launched it replaces it",
+			Why:  decision.WhyNoReplacement,
+			Text: "instance " + id + " is in no Auto Scaling group: whoever launched it replaces it",
 		}
 	case own.Goes: // the notice of its termination comes
 		next.Step = intent.Marked
@@ -118,32 +118,17 @@ func (p replacing) choose(ctx context.Context, i intent.Intent) (intent.Replacem
 	for _, e := range i.Entries {
 		kinds = append(kinds, e.Kind)
 	}
-	switch way, why := asg.Choose(kinds, g, p.completesHooksOf(g)); way {
-	case asg.ByItself:
-		next.Step = intent.Marked
-	case asg.ByGroup:
-		next.Step = intent.Marking
-	case asg.NoWay:
-		return nothing, &asg.Refusal{Reason: asg.Impossible, Text: why}
+	step, why := asg.Choose(kinds, g, p.completesHooksOf(g))
+	if step == intent.NotReplacing {
+		return nothing, &asg.Refusal{Why: decision.WhyNoReplacement, Text: why}
 	}
+	next.Step = step
 	return next, nil
 }
 
 // completesHooksOf reports whether a termination hook of the group is completed by this handler.
 func (p replacing) completesHooksOf(g asg.Group) bool {
 	return slices.ContainsFunc(g.TerminationHooks, func(name string) bool { return p.r.Owns(notice.Hook{Name: name}) })
-}
-
-// whyRefused is the reason for metrics.
-func whyRefused(r asg.Reason) decision.Why {
-	switch r {
-	case asg.Denied:
-		return decision.WhyReplacementRight
-	case asg.Impossible:
-		return decision.WhyNoReplacement
-	case asg.Refused:
-	}
-	return decision.WhyReplacementFails
 }
 
 // none says that the node gets none, and writes it down.

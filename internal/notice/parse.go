@@ -66,7 +66,6 @@ type envelope struct {
 	Message string
 
 	// Auto Scaling, without EventBridge
-	Service   string
 	Event     string
 	AccountID string `json:"AccountId"`
 	RequestID string `json:"RequestId"`

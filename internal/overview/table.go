@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -293,22 +294,13 @@ func (w *Wait) describe(now time.Time) string {
 // aligned returns the rows as lines with aligned columns. The last column is as wide as it likes.
 func aligned(rows [][]string) []string {
 	const gap = 3
-	widths := make([]int, len(rows[0]))
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, gap, ' ', 0)
 	for _, row := range rows {
-		for k, cell := range row {
-			widths[k] = max(widths[k], width(cell))
-		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	var lines []string
-	for _, row := range rows {
-		last := len(row) - 1
-		line := ""
-		for k, cell := range row[:last] {
-			line += cell + strings.Repeat(" ", widths[k]-width(cell)+gap)
-		}
-		lines = append(lines, line+row[last])
-	}
-	return lines
+	_ = w.Flush() // a Builder takes all
+	return strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")
 }
 
 const (

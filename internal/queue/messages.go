@@ -58,20 +58,16 @@ type inFlight struct {
 	err      error // of the last batch with this message
 }
 
-// begin prepares for the first receiver. It returns false at the second call.
-func (t *messages) begin(most int) bool {
+// begin prepares for the first receiver.
+func (t *messages) begin(most int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.changed != nil {
-		return false
-	}
 	t.max = most
 	t.changed = sync.NewCond(&t.mu)
 	t.inFlight = make(map[string]*inFlight)
 	t.batcher.open = make(map[Outcome]*batch)
 	t.receiveMost = batchSize
 	t.receivers = 1
-	return true
 }
 
 // count is [Server.InFlight].

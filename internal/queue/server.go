@@ -3,7 +3,6 @@ package queue
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -82,9 +81,7 @@ type Server struct {
 // SQS do: nil if every message was settled, else an error that says how many were
 // not. Those come back when their visibility has run out.
 func (s *Server) Serve(ctx context.Context) error {
-	if !s.begin() {
-		return errors.New("serve: called a second time")
-	}
+	s.begin()
 	// Settling outlives ctx: also while the process stops, a message that is finished must
 	// be deleted, and another must be returned to the queue.
 	settling, abandon := context.WithCancel(context.WithoutCancel(ctx))
@@ -112,14 +109,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	return fmt.Errorf("stop serving %s: %d messages are not settled", s.URL, n)
 }
 
-// begin prepares the server to serve. It returns false at the second call.
-func (s *Server) begin() bool {
-	if !s.messages.begin(cmp.Or(s.MaxInFlight, defaultMaxInFlight)) {
-		return false
-	}
+// begin prepares the server to serve.
+func (s *Server) begin() {
+	s.messages.begin(cmp.Or(s.MaxInFlight, defaultMaxInFlight))
 	s.large = make(chan struct{}, 1)
 	s.calls.client, s.calls.slots = s.client(), make(chan struct{}, callsAtOnce)
-	return true
 }
 
 // LastReceive returns when SQS last answered a receive, with messages or without;

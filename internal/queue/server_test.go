@@ -1205,14 +1205,6 @@ func TestCheckTellsWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestServeRunsOnce(t *testing.T) {
-	story(t, &Server{Handler: returning(nil, 0)}, func(t *testing.T, s serving) {
-		if err := s.Serve(t.Context()); err == nil {
-			t.Error("no error from a second call")
-		}
-	})
-}
-
 func TestAPermissionThatIsMissingFromTheStartEndsServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, r := newFakeQueue(), newRecorder()

@@ -71,7 +71,7 @@ type Options struct {
 	// Pods lists the names of the pods on a node, for templates that ask for them;
 	// can be nil.
 	Pods func(ctx context.Context, node string) []string
-	// Delivered is told what became of each message. It may be called concurrently; can be nil.
+	// Delivered is told what became of each message. It may be called concurrently.
 	Delivered func(report.Delivery)
 	Log       logr.Logger
 }
@@ -113,9 +113,6 @@ type occasion struct {
 
 // New returns a Sender that sends nothing before Run.
 func New(o Options) *Sender {
-	if o.Delivered == nil {
-		o.Delivered = func(report.Delivery) {}
-	}
 	proxy := http.ProxyFromEnvironment
 	if o.Proxy != nil {
 		proxy = http.ProxyURL(o.Proxy)
