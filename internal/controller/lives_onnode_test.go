@@ -260,7 +260,7 @@ func (w *world) tellRebalance(m *machine) {
 func (w *world) tellScheduled(m *machine, id, code string, at time.Time, over bool) {
 	n := notice.Notice{
 		Kind: notice.ScheduledChange, ID: "imds-" + id + at.UTC().Format("-20060102T150405Z"), Change: id, Time: time.Now().UTC(),
-		Deadline: at.UTC(), Instances: []string{m.id}, Effect: notice.EffectOfEvent(code), Detail: code,
+		Deadline: at.UTC(), Instances: []string{m.id}, Detail: code,
 	}
 	if over {
 		n.ID, n.Deadline, n.Ended = n.ID+"-over", time.Time{}, true

@@ -36,7 +36,7 @@ func polled(t *testing.T) string {
 		"instance-retirement": decision.WhyScheduledStop, "instance-stop": decision.WhyScheduledStop, "instance-reboot": decision.WhyScheduledReboot,
 		"system-reboot": decision.WhyScheduledReboot, "system-maintenance": decision.WhyScheduledChange,
 	} {
-		n := notice.Notice{Kind: notice.ScheduledChange, Effect: notice.EffectOfEvent(code), Time: now, Deadline: now.Add(docLead)}
+		n := notice.Notice{Kind: notice.ScheduledChange, Detail: code, Time: now, Deadline: now.Add(docLead)}
 		if d := decision.Decide(n, decision.Facts{Ownership: decision.Ours, Now: now}, situation{}.of()); d.Why != want {
 			t.Errorf("an event with the code %s has the reason %s, not %s", code, d.Why, want)
 		}

@@ -223,7 +223,7 @@ func byKind(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) 
 		if n.Ended {
 			return Decision{Why: WhyChangeEnded}
 		}
-		d = Decision{Why: whyScheduled(n.Effect)}
+		d = Decision{Why: whyScheduled(notice.EffectOf(n.Detail))}
 		if n.Deadline.After(now) {
 			d.Deadline = n.Deadline
 		}

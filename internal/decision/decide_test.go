@@ -131,15 +131,15 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 			want: Decision{Action: Drain, Why: WhyScheduledChange, Deadline: at(86400)},
 		},
 		"a retirement": {
-			n:    notice.Notice{Kind: notice.ScheduledChange, Effect: notice.EndsMachine, Deadline: at(86400)},
+			n:    notice.Notice{Kind: notice.ScheduledChange, Detail: "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", Deadline: at(86400)},
 			want: Decision{Action: Drain, Why: WhyScheduledStop, Deadline: at(86400)},
 		},
 		"a reboot": {
-			n:    notice.Notice{Kind: notice.ScheduledChange, Effect: notice.RebootsMachine, Deadline: at(86400)},
+			n:    notice.Notice{Kind: notice.ScheduledChange, Detail: "system-reboot", Deadline: at(86400)},
 			want: Decision{Action: Drain, Why: WhyScheduledReboot, Deadline: at(86400)},
 		},
 		"maintenance of the network": {
-			n:    notice.Notice{Kind: notice.ScheduledChange, Effect: notice.CutsNetwork, Deadline: at(86400)},
+			n:    notice.Notice{Kind: notice.ScheduledChange, Detail: "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED", Deadline: at(86400)},
 			want: Decision{Action: Drain, Why: WhyScheduledNetwork, Deadline: at(86400)},
 		},
 		"a scheduled change that has begun forces nothing": {

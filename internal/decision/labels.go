@@ -63,9 +63,9 @@ func (p Policy) examples(kind notice.Kind) []notice.Notice {
 	case notice.ScheduledChange:
 		return []notice.Notice{
 			n,
-			{Kind: kind, Effect: notice.EndsMachine},
-			{Kind: kind, Effect: notice.RebootsMachine},
-			{Kind: kind, Effect: notice.CutsNetwork},
+			{Kind: kind, Detail: "instance-stop"},
+			{Kind: kind, Detail: "instance-reboot"},
+			{Kind: kind, Detail: "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED"},
 			{Kind: kind, Ended: true},
 		}
 	case notice.InstanceImpaired:

@@ -36,7 +36,9 @@ func TestEveryDecisionIsAmongThoseThatAreExpected(t *testing.T) {
 			n.Gone = rapid.Bool().Draw(t, "gone")
 		case notice.ScheduledChange:
 			n.Ended = rapid.Bool().Draw(t, "ended")
-			n.Effect = notice.Effect(rapid.IntRange(int(notice.Unclear), int(notice.CutsNetwork)).Draw(t, "effect"))
+			n.Detail = rapid.SampledFrom([]string{
+				"", "instance-stop", "instance-reboot", "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED",
+			}).Draw(t, "code")
 			f.CalledOff = !n.Ended && rapid.Bool().Draw(t, "called off")
 		case notice.ASGTerminate, notice.ASGLaunch:
 			n.Hook.Name = rapid.SampledFrom([]string{"a", "c"}).Draw(t, "hook")

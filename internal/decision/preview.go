@@ -64,7 +64,7 @@ func (d Decision) Entry(n notice.Notice, now time.Time) intent.Entry {
 	e := intent.Entry{Kind: n.Kind, Change: n.Change, Time: n.HappenedAt(now), Deadline: d.Deadline, Terms: d.Terms}
 	// The leader that has found a change by a poll finds out when it is over. The metadata may forget to say so.
 	e.Returns = n.Kind == notice.ASGTerminate && n.Hook.Returns() ||
-		n.Kind == notice.ScheduledChange && n.Effect == notice.RebootsMachine &&
+		n.Kind == notice.ScheduledChange && notice.EffectOf(n.Detail) == notice.RebootsMachine &&
 			(!notice.IsPolled(n.Change) || notice.OfMetadata(n.ID))
 	if n.Kind == notice.ScheduledChange || n.Kind == notice.InstanceImpaired {
 		e.Code = n.Detail

@@ -48,7 +48,7 @@ func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
 		},
 		"one for a code, which waits": {
 			n:    change,
-			want: Decision{Action: Drain, Why: WhyScheduledChange, Rule: "reboots", Deadline: at(3600), HoldUntil: at(120), Terms: intent.Terms{Rule: "reboots", NotBefore: at(1800)}},
+			want: Decision{Action: Drain, Why: WhyScheduledReboot, Rule: "reboots", Deadline: at(3600), HoldUntil: at(120), Terms: intent.Terms{Rule: "reboots", NotBefore: at(1800)}},
 		},
 		"none of the file": {
 			n: notice.Notice{Kind: notice.SpotInterruption, Deadline: at(100)}, labels: map[string]string{"team": "ci"},

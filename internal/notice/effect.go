@@ -43,12 +43,10 @@ var effects = map[string]Effect{
 	"AWS_EC2_ULTRASERVER_MAINTENANCE_INITIATED":    Unclear,
 	"AWS_EC2_ULTRASERVER_CAPACITY_REDUCED":         Unclear,
 	"AWS_EC2_ULTRASERVER_MAINTENANCE_COMPLETED":    Unclear,
-}
 
-// eventEffects are the codes of scheduled events that EC2 lists, and that the metadata tells. A system-maintenance is
-// one of the network or of the power, and its code does not say which. None is a code of AWS Health.
-// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
-var eventEffects = map[string]Effect{
+	// Scheduled events that EC2 lists, and that the metadata tells. A system-maintenance is one of the network or of the
+	// power, and its code does not say which. None is a code of AWS Health.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
 	"instance-retirement": EndsMachine,
 	"instance-stop":       EndsMachine,
 	"instance-reboot":     RebootsMachine,
@@ -56,28 +54,6 @@ var eventEffects = map[string]Effect{
 	"system-maintenance":  Unclear,
 }
 
-// EffectOfEvent is the effect of a scheduled event with this code, as EC2 lists it or the metadata tells it.
-func EffectOfEvent(code string) Effect { return eventEffects[code] }
-
 // EffectOf is the effect of a scheduled change by its code, whether AWS Health, EC2 or the instance
 // metadata has told it.
-func EffectOf(code string) Effect { return max(effects[code], eventEffects[code]) }
-
-// String is the effect's name where notices are written down.
-func (e Effect) String() string {
-	return [...]string{"Unclear", "EndsMachine", "RebootsMachine", "CutsNetwork"}[e]
-}
-
-// MarshalText makes an Effect readable in JSON.
-func (e Effect) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
-
-// UnmarshalText reads what MarshalText wrote.
-func (e *Effect) UnmarshalText(text []byte) error {
-	*e = Unclear
-	for _, known := range []Effect{EndsMachine, RebootsMachine, CutsNetwork} {
-		if known.String() == string(text) {
-			*e = known
-		}
-	}
-	return nil
-}
+func EffectOf(code string) Effect { return effects[code] }

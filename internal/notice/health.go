@@ -52,7 +52,6 @@ func parseHealth(n Notice, e envelope) (Notice, error) {
 	if IsPolled(n.Change) { // only EC2 names changes so
 		return n, fmt.Errorf("eventArn is %q, not the ARN of an event of AWS Health", clip(d.EventArn))
 	}
-	n.Effect = effects[d.EventTypeCode]
 	n.ID = d.id(n.ID)
 	// By its name that of an UltraServer is over, though AWS documents no status for it.
 	n.Ended = d.StatusCode == "closed" || strings.HasSuffix(d.EventTypeCode, "_MAINTENANCE_COMPLETED")

@@ -112,7 +112,7 @@ func OfScheduled(body, instance string, read time.Time) ([]Notice, error) {
 	for _, d := range list {
 		n := Notice{
 			Kind: ScheduledChange, Change: identifier(d.EventID), Time: read.UTC().Truncate(time.Second),
-			Detail: identifier(d.Code), Effect: EffectOfEvent(d.Code), Ended: isOver(d.State, d.Description),
+			Detail: identifier(d.Code), Ended: isOver(d.State, d.Description),
 		}
 		if n.Change == "" {
 			errs = append(errs, errors.New("a scheduled change has no EventId"))

@@ -111,11 +111,11 @@ func TestScheduledChangesOfTheMetadataAreNotices(t *testing.T) {
 	want := []Notice{
 		{
 			Kind: ScheduledChange, ID: "imds-instance-event-0d59937288b749b32-20260121T090043Z", Instances: id, Time: read,
-			Change: "instance-event-0d59937288b749b32", Deadline: at("2026-01-21T09:00:43Z"), Detail: "system-reboot", Effect: RebootsMachine,
+			Change: "instance-event-0d59937288b749b32", Deadline: at("2026-01-21T09:00:43Z"), Detail: "system-reboot",
 		},
 		{
 			Kind: ScheduledChange, ID: "imds-instance-event-00000000000000001-ended", Instances: id, Time: read,
-			Change: "instance-event-00000000000000001", Detail: "instance-stop", Effect: EndsMachine, Ended: true,
+			Change: "instance-event-00000000000000001", Detail: "instance-stop", Ended: true,
 		},
 		{
 			Kind: ScheduledChange, ID: "imds-instance-event-00000000000000002-ended", Instances: id, Time: read,
@@ -123,7 +123,7 @@ func TestScheduledChangesOfTheMetadataAreNotices(t *testing.T) {
 		},
 		{
 			Kind: ScheduledChange, ID: "imds-instance-event-00000000000000003", Instances: id, Time: read,
-			Change: "instance-event-00000000000000003", Detail: "instance-retirement", Effect: EndsMachine,
+			Change: "instance-event-00000000000000003", Detail: "instance-retirement",
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

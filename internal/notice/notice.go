@@ -165,10 +165,8 @@ type Notice struct {
 	Gone bool
 	// Runs is true for a StateChange that says that the instance runs, for the first time or again.
 	Runs bool
-	// Detail is the instance-action, state, event type code or status check, for people.
+	// Detail is the instance-action, state, event type code or status check. See EffectOf for the code.
 	Detail string
-	// Effect is what a ScheduledChange does to the machine, as far as its code says.
-	Effect Effect
 	// Hook is set for ASGTerminate and ASGLaunch.
 	Hook Hook
 }

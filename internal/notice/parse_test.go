@@ -517,14 +517,8 @@ func TestACodeOfHealthTellsWhatBecomesOfTheMachine(t *testing.T) {
 		"":                                                 Unclear,
 	} {
 		n, err := Parse(health(t, `"eventTypeCode": "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED"`, `"eventTypeCode": "`+code+`"`))
-		if err != nil || n.Effect != want {
-			t.Errorf("%s: %s, %v; want %s", code, n.Effect, err, want)
-		}
-	}
-	for _, e := range []Effect{Unclear, EndsMachine, RebootsMachine, CutsNetwork} {
-		var read Effect
-		if err := read.UnmarshalText([]byte(e.String())); err != nil || read != e {
-			t.Errorf("%s is read as %s, %v", e, read, err)
+		if got := EffectOf(n.Detail); err != nil || got != want {
+			t.Errorf("%s: %d, %v; want %d", code, got, err, want)
 		}
 	}
 }
@@ -716,9 +710,6 @@ func FuzzParse(f *testing.F) {
 		}
 		if typed := n.OnType("p6e-gb200.36xlarge"); typed.Deadline.After(n.Deadline) || !block && !cmp.Equal(typed, n) {
 			t.Errorf("for an UltraServer the deadline %s is %s", n.Deadline, typed.Deadline)
-		}
-		if n.Effect != Unclear && n.Kind != ScheduledChange {
-			t.Errorf("the effect %s of a %v", n.Effect, n.Kind)
 		}
 		if n.Kind == SpotInterruption && (n.Deadline.IsZero() != n.Time.IsZero() || n.Deadline.Sub(n.Time) > spotNotice) {
 			t.Errorf("a spot warning of %s at %s", n.Deadline.Sub(n.Time), n.Time)

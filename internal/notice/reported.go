@@ -40,7 +40,6 @@ type reportedNotice struct {
 	Change   string    `json:"change,omitempty"`
 	Ended    bool      `json:"ended,omitempty"`
 	Detail   string    `json:"detail,omitempty"`
-	Effect   Effect    `json:"effect,omitempty"`
 }
 
 // Encode is the text of a report. Of more notices than a report may have, it has the last ones.
@@ -48,7 +47,7 @@ func (r Report) Encode() (string, error) {
 	text := reportText{To: r.To, Answered: r.Answered}
 	for _, n := range r.Notices[max(0, len(r.Notices)-MostReported):] {
 		text.Notices = append(text.Notices, reportedNotice{
-			n.Kind, n.ID, n.Time, n.Deadline, n.Change, n.Ended, n.Detail, n.Effect,
+			n.Kind, n.ID, n.Time, n.Deadline, n.Change, n.Ended, n.Detail,
 		})
 	}
 	b, err := json.Marshal(text)
@@ -72,11 +71,11 @@ func DecodeReport(text, instance string, now time.Time) (Report, error) {
 	for _, d := range raw.Notices {
 		n := Notice{
 			Kind: d.Kind, ID: identifier(d.ID), Time: d.Time.UTC(), Deadline: d.Deadline.UTC(), Change: identifier(d.Change),
-			Ended: d.Ended, Detail: identifier(d.Detail), Effect: d.Effect,
+			Ended: d.Ended, Detail: identifier(d.Detail),
 		}
 		switch d.Kind {
 		case SpotInterruption, RebalanceRecommendation, ASGTerminate:
-			n.Change, n.Ended, n.Effect = "", false, Unclear
+			n.Change, n.Ended = "", false
 		case ScheduledChange:
 			if n.Change == "" {
 				return Report{}, fmt.Errorf("%s names no change", n.ID)

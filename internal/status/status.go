@@ -197,7 +197,7 @@ func announced(e instance.ScheduledEvent, now time.Time) notice.Notice {
 	}
 	return notice.Notice{
 		Kind: notice.ScheduledChange, ID: id, Change: e.ID, Time: now, Deadline: e.NotBefore, Instances: []string{e.Instance},
-		Effect: notice.EffectOfEvent(e.Code), Detail: e.Code,
+		Detail: e.Code,
 	}
 }
 

@@ -149,7 +149,7 @@ func TestAnEventOfANodeIsHandledOnceAsANotice(t *testing.T) {
 	want := notice.Notice{
 		Kind: notice.ScheduledChange, ID: "instance-event-00000000000000001-20261201T100000Z", Change: "instance-event-00000000000000001",
 		Time: w.start.Add(w.asked[0]).UTC(), Deadline: event("").NotBefore, Instances: []string{"i-1"},
-		Effect: notice.EndsMachine, Detail: "instance-retirement",
+		Detail: "instance-retirement",
 	}
 	if diff := cmp.Diff([]notice.Notice{want}, w.handled); diff != "" {
 		t.Errorf("handled (-want +got):\n%s", diff)

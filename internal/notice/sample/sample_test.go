@@ -40,7 +40,7 @@ func TestEveryBodyIsReadAsItsKind(t *testing.T) {
 			Kind: notice.CapacityBlockExpiration, Deadline: now.Add(10 * time.Minute), Reservation: "cr-0123456789abcdef0",
 		},
 		sample.Health: {
-			Effect: notice.EndsMachine, Kind: notice.ScheduledChange, Deadline: now.Add(time.Hour), Detail: "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED",
+			Kind: notice.ScheduledChange, Deadline: now.Add(time.Hour), Detail: "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED",
 			Change: "arn:aws-cn:health:us-east-1::event/EC2/AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED/AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED_7d5a1d4c",
 		},
 	} {
