@@ -63,6 +63,7 @@ func (s *scenario) allowOutOfService(holder kubernetes.Interface, n node) {
 			policy.Spec.Variables[k].Expression = "true"
 		}
 	}
+	policy.ResourceVersion = "" // the API server may be writing its status
 	_, err = policies.Update(s.ctx, policy, metav1.UpdateOptions{})
 	s.must(err)
 	s.eventually("the taint is allowed", func() bool {

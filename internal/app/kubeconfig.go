@@ -88,7 +88,7 @@ func fromFiles(c *options.Options) (*rest.Config, string, error) {
 	return client, namespace, nil
 }
 
-// largeBytes is how many bytes the large objects have that are decoded at once; that takes up to four times as much.
+// largeBytes is how many bytes the large objects have that are in memory at once.
 const largeBytes = 8 << 20
 
 // newTrimmer makes answers with what tenants write smaller. It returns one for all clients of the process.

@@ -176,28 +176,18 @@ func (t *task) count() (done func()) {
 // next Node of the instance is drained before. Nor does it complete one while a Node of its instance is being drained
 // for another reason: the machine would go away with its pods.
 func (t *task) completeUncarried(ctx context.Context) error {
-	carrier, others := t.c.Registry.About(t.hook())
-	if carrier != nil {
+	carrier, other := t.c.Registry.About(t.hook())
+	switch {
+	case carrier != nil:
 		return carrier.Await(ctx)
-	}
-	if err := t.awaitOthers(ctx, others); err != nil {
-		return err
-	}
-	return t.c.Registry.Complete(ctx, t.log, t.hook())
-}
-
-// awaitOthers waits until the pods of other drains of the machine have left, and holds the hook open meanwhile.
-func (t *task) awaitOthers(ctx context.Context, others []*nodedrain.Drain) error {
-	if len(others) == 0 {
-		return nil
+	case other == nil:
+		return t.c.Registry.Complete(ctx, t.log, t.hook())
 	}
 	defer t.holdOpen(ctx)()
-	for _, nd := range others {
-		if err := nd.AwaitPodsGone(ctx); err != nil {
-			return err
-		}
+	if err := other.AwaitRelease(ctx); err != nil {
+		return err
 	}
-	return nil
+	return nodedrain.ErrOutdated // the Node may be another one by now
 }
 
 // openHooks are the deadlines of the hooks that no drain is about: those of launches, and of instances without a Node.

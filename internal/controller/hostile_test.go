@@ -52,6 +52,11 @@ func TestANoticeAboutSpotIsVoidWhereEC2SaysThatTheInstanceIsNone(t *testing.T) {
 			s.send(s.maintenance(24*time.Hour, `"upcoming"`, `"closed"`))
 			s.after(10 * time.Second)
 		}},
+		"EC2 was asked before, and is silent": {untagged: true, late: 3 * time.Minute, before: func(s *story) {
+			s.send(s.maintenance(24*time.Hour, `"upcoming"`, `"closed"`))
+			s.after(10 * time.Minute)
+			s.must(s.aws.SetFault(awssim.Fault{ID: "throttled", Action: "DescribeInstances", Code: "RequestLimitExceeded"}))
+		}},
 		"there is no Node": {noNode: true, before: func(s *story) { s.remove(theNode) }},
 	} {
 		for _, kind := range []string{"spot-interruption", "rebalance-recommendation"} {

@@ -245,6 +245,19 @@ func TestThePodOnTheNodeStopsWhereTheHandlerIsPaused(t *testing.T) {
 	}
 }
 
+// The cluster has put a pod of ours on it: that says more than a tag.
+func TestWhatAPodReportsOfAnInstanceWithoutTheTagIsActedOn(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID}))
+		s.lead()
+		p := s.onNode(time.Minute)
+		p.interrupts()
+		s.after(10 * time.Second)
+		p.wantDrains(1, 0)
+	})
+}
+
 func TestAfterAPauseTheLeaderHasItsTimeToTakeWhatWasReported(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {

@@ -628,15 +628,17 @@ func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 		until    time.Duration
 		fails    time.Duration // when another leader takes over; 0: none does
 		want     time.Duration
+		delay    time.Duration
 	}{
-		"heartbeats hold the hook":             {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second},
-		"for as long as they are sent":         {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 3 * time.Minute, 0, 3*time.Minute - 5*time.Second},
-		"their end comes before the guess":     {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, time.Minute, 0, 2 * time.Minute},
-		"they are refused":                     {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second},
-		"none are sent":                        {[]string{"DescribeLifecycleHooks"}, 0, 0, 0, 5*time.Minute + 10*time.Second},
-		"another leader, after the guess":      {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second},
-		"another leader, and none are sent":    {[]string{"DescribeLifecycleHooks"}, 0, 0, 150 * time.Second, 5*time.Minute + 10*time.Second},
-		"another leader, and they are refused": {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second},
+		"a long delay, and heartbeats":         {denied: []string{"DescribeLifecycleHooks"}, interval: 30 * time.Second, until: 48 * time.Hour, want: time.Hour + 10*time.Second, delay: time.Hour},
+		"heartbeats hold the hook":             {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute},
+		"for as long as they are sent":         {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 3 * time.Minute, 0, 3*time.Minute - 5*time.Second, 5 * time.Minute},
+		"their end comes before the guess":     {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, time.Minute, 0, 2 * time.Minute, 5 * time.Minute},
+		"they are refused":                     {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute},
+		"none are sent":                        {[]string{"DescribeLifecycleHooks"}, 0, 0, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute},
+		"another leader, after the guess":      {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute},
+		"another leader, and none are sent":    {[]string{"DescribeLifecycleHooks"}, 0, 0, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute},
+		"another leader, and they are refused": {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -644,7 +646,7 @@ func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 					s.must(s.aws.SetFault(awssim.Fault{ID: action, Service: "autoscaling", Action: action, Status: 403, Code: "AccessDenied"}))
 				}
 				s.interval, s.drain.takes = tt.interval, 10*time.Second
-				s.edit = func(c *Config) { c.CompletionDelay, c.HeartbeatUntil = 5*time.Minute, tt.until }
+				s.edit = func(c *Config) { c.CompletionDelay, c.HeartbeatUntil = tt.delay, tt.until }
 				stop := s.lead()
 				begin := time.Now()
 				s.terminate(time.Hour)
@@ -653,7 +655,7 @@ func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 					stop()
 					s.lead()
 				}
-				s.after(6*time.Minute - tt.fails)
+				s.after(tt.delay + time.Minute - tt.fails)
 				if took := s.wantHook(awssim.Completed).Ended.Sub(begin); took < tt.want-2*time.Second || took > tt.want+2*time.Second {
 					t.Errorf("completed after %s, want %s", took, tt.want)
 				}

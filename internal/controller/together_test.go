@@ -213,6 +213,49 @@ func TestARuleThatIgnoresATerminationEndsNoMachineInItsDrain(t *testing.T) {
 	}, ignore)
 }
 
+func TestAnIgnoredTerminationWaitsForTheNextNodeOfItsMachineToo(t *testing.T) {
+	t.Parallel()
+	ignore := decision.NodeRule{Name: "no-scale-in", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Ignoring, Before: -1}
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.drain.takes = time.Minute
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(5 * time.Second)
+		s.terminate(time.Hour)
+		s.after(5 * time.Second)
+		s.remove(theNode)
+		s.must(s.kube.Tracker().Add(aNode("made-anew", theID)))
+		s.after(30 * time.Second)
+		if all := s.drain.all(); all[len(all)-1].node != "made-anew" {
+			t.Fatalf("the drains are %+v, want that of the next Node too", all)
+		}
+		s.wantHook(awssim.Active)
+		s.after(time.Minute)
+		s.wantHook(awssim.Completed)
+	}, ignore)
+}
+
+func TestAnIgnoredTerminationWaitsForTheLoadBalancersOfANodeThatIsOnlyCordoned(t *testing.T) {
+	t.Parallel()
+	rules := []decision.NodeRule{
+		{Name: "no-scale-in", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Ignoring, Before: -1},
+		{Name: "cordon", Kinds: []notice.Kind{notice.SpotInterruption}, Do: decision.Cordoning, Before: -1},
+	}
+	balanced(t, 90*time.Second, func(s *story, _ *targets) {
+		p := &policyOf{}
+		p.set(rules...)
+		s.edits(func(c *Config) { c.PolicyFile = p })
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(5 * time.Second)
+		s.terminate(time.Hour)
+		s.after(30 * time.Second)
+		s.wantHook(awssim.Active)
+		s.after(2 * time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}
+
 func TestAHookOfANodeThatIsDrainedAlreadyWaitsForLoadBalancers(t *testing.T) {
 	t.Parallel()
 	balanced(t, 90*time.Second, func(s *story, _ *targets) {
@@ -433,6 +476,24 @@ func TestWhatIsLeftOfTwoChangesWaitsForItsTimeInUse(t *testing.T) {
 			}, aReboot)
 		})
 	}
+}
+
+func TestADrainThatHasBegunInItsTimeIsNotPutOffWhenAnotherReasonEnds(t *testing.T) {
+	t.Parallel()
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.lead()
+		s.send(s.reboot(300 * time.Hour))
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(time.Until(nextNight().Add(12 * time.Hour)))
+		if i := s.intent(); !i.Finished() || len(i.Entries) != 2 {
+			t.Fatalf("the night is over, and the node is not drained: %+v", i)
+		}
+		s.send(s.body("health-maintenance-completed", theID))
+		s.after(30 * time.Hour)
+		if n := len(s.drain.all()); n != 1 || !s.node().Spec.Unschedulable {
+			t.Errorf("%d drains for one recommendation; cordoned: %t", n, s.node().Spec.Unschedulable)
+		}
+	}, aReboot, atNight(""))
 }
 
 func TestADrainThatWaitsForItsTimeEndsWithItsNode(t *testing.T) {

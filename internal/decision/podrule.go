@@ -124,6 +124,7 @@ func (t Turn) String() string {
 //	a rule of the file                    as it says                 as it says
 //	node-termination-handler/leave        as it says                 as it says, if that is end or never
 //	cluster.x-k8s.io/drain: skip, a label never                      stays
+//	the same: wait-completed              last                       stays
 //	karpenter.sh/do-not-disrupt           last, without a deadline   stays
 //	.../safe-to-evict: "false"            last, without a deadline   stays
 //	none                                  now                        stays
@@ -154,6 +155,10 @@ func (r Rules) TurnOf(pod Pod, hasDeadline bool, now time.Time) Turn {
 	}
 	if pod.DaemonSet {
 		turn.Stays = true
+		return turn
+	}
+	if strings.EqualFold(pod.Labels[DrainLabel], "wait-completed") {
+		turn.Leave, turn.Why = LeaveLast, DrainLabel
 		return turn
 	}
 	if until, protected := pod.protected(now); protected && !hasDeadline {

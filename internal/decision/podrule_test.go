@@ -70,6 +70,8 @@ func TestThePodsTurn(t *testing.T) {
 		"also one of a DaemonSet":                  {rules: file, pod: Pod{DaemonSet: true, Labels: with("app", "batch"), Annotations: with(LeaveAnnotation, "end")}, want: Turn{Leave: LeaveNever, Stays: true, Why: "daemons"}},
 		"and so may its owner":                     {pod: Pod{Annotations: with(LeaveAnnotation, "never")}, hasDeadline: true, want: Turn{Leave: LeaveNever, Stays: true, Why: LeaveAnnotation}},
 		"in the words of Cluster API, too":         {pod: Pod{Labels: with(DrainLabel, "skip")}, hasDeadline: true, want: Turn{Leave: LeaveNever, Stays: true, Why: DrainLabel}},
+		"to the end of its work":                   {pod: Pod{Labels: with(DrainLabel, "wait-completed")}, hasDeadline: true, want: Turn{Leave: LeaveLast, Why: DrainLabel}},
+		"which a DaemonSet has not":                {pod: Pod{DaemonSet: true, Labels: with(DrainLabel, "wait-completed")}, want: Turn{Stays: true}},
 		"however it is spelt":                      {pod: Pod{Labels: with(DrainLabel, "Skip")}, want: Turn{Leave: LeaveNever, Stays: true, Why: DrainLabel}},
 		"of which others have no meaning":          {pod: Pod{Labels: with(DrainLabel, "true")}, want: Turn{}},
 		"a rule decides before them":               {rules: file, pod: Pod{Labels: map[string]string{"app": "web", DrainLabel: "skip"}}, want: Turn{Why: "web"}},
@@ -100,7 +102,7 @@ func TestADepartureIsReadBackFromItsName(t *testing.T) {
 func TestTheKeysOfTheRulesAreAllThatATurnNeeds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := []string{"a", "b", "c", DrainLabel, LeaveAnnotation, DoNotDisruptAnnotation, SafeToEvictAnnotation}
-		values := rapid.SampledFrom([]string{"true", "false", "last", "first", "never", "skip", "5m", "x"})
+		values := rapid.SampledFrom([]string{"true", "false", "last", "first", "never", "skip", "wait-completed", "5m", "x"})
 		some := func(name string) map[string]string {
 			return rapid.MapOf(rapid.SampledFrom(keys), values).Draw(t, name)
 		}

@@ -244,6 +244,10 @@ func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 			"a policy", &apierrors.StatusError{ErrStatus: *forbidden(policySays)},
 			"admission-policy no-friday", policySays,
 		},
+		{ // https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go
+			"a policy without a binding", &apierrors.StatusError{ErrStatus: *forbidden("ValidatingAdmissionPolicy 'broken' denied request: failed to configure policy")},
+			"admission-policy broken", "ValidatingAdmissionPolicy 'broken' denied request: failed to configure policy",
+		},
 		{
 			"something that nobody has foreseen", &apierrors.StatusError{ErrStatus: *forbidden("exceeded quota of evictions")},
 			"refused", "exceeded quota of evictions",

@@ -242,7 +242,6 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 		if !r.slots.idle() || !r.pods.settledAt.IsZero() {
 			return earlier(r.end(), r.pods.settledAt), false
 		}
-		r.result.Self = front == self
 		cordoned := r.request.Terms.CordonedAt
 		if cordoned.After(now) { // it is of the clock of an earlier leader
 			cordoned = r.told
@@ -258,6 +257,7 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 		if front > self && r.cordonPending.After(r.request.Terms.CordonedAt) && now.Before(look) {
 			return earlier(earlier(r.end(), look), now.Add(recheckInterval)), false
 		}
+		r.result.Self = front == self
 		return time.Time{}, true
 	}
 	wake = earlier(r.end(), r.pods.settledAt)

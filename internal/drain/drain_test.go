@@ -699,6 +699,19 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 			}
 		})
 	})
+	// A pod that comes late is one of those that have to leave.
+	t.Run("but not when the machine goes with another", func(t *testing.T) {
+		play(t, func(s *stage) {
+			s.drainer.Self = self
+			s.pod("self")
+			time.AfterFunc(3*time.Second, func() { s.pod("late") })
+			s.stops["late"] = time.Minute
+			result, err := s.drainIn(s.goneAfter(20*time.Second), evacuation.Terms{CordonedAt: s.begin}, nil)
+			if result.Self || !slices.Contains(result.Lost, "ns/late") {
+				t.Errorf("Drain = %+v, %v", result, err)
+			}
+		})
+	})
 	t.Run("or time runs out", func(t *testing.T) {
 		play(t, func(s *stage) {
 			s.drainer.Self = self

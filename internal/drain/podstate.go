@@ -173,14 +173,11 @@ func tierOf(pod *corev1.Pod, turn decision.Turn) tier {
 	return workload
 }
 
-// turnOf returns when a pod leaves. One whose containers have ended for good leaves now: it was last,
-// or it has nothing left to do for the others. The pod that a DaemonSet makes in the place of one that was
+// turnOf returns when a pod leaves. One whose containers have ended for good leaves now, unless it never does: it was
+// last, or it has nothing left to do for the others. The pod that a DaemonSet makes in the place of one that was
 // asked to leave stays: it was made after the cordon, and the next one would be, too. A leader that
 // begins in the middle of the drain sees that by its age.
 func turnOf(pod *corev1.Pod, rules decision.Rules, terms evacuation.Terms, now time.Time) decision.Turn {
-	if evacuation.Ended(pod) {
-		return decision.Turn{}
-	}
 	subject := decision.Pod{
 		Namespace: pod.Namespace, Labels: pod.Labels, Annotations: pod.Annotations, DaemonSet: ofDaemonSet(pod),
 	}
@@ -188,6 +185,9 @@ func turnOf(pod *corev1.Pod, rules decision.Rules, terms evacuation.Terms, now t
 		subject.Started = pod.Status.StartTime.Time
 	}
 	turn := rules.TurnOf(subject, !terms.Deadline.IsZero(), now)
+	if evacuation.Ended(pod) && turn.Leave != decision.LeaveNever {
+		return decision.Turn{}
+	}
 	cordoned := terms.CordonedAt.Truncate(time.Second) // as the API server cuts times
 	if subject.DaemonSet && !cordoned.IsZero() && !pod.CreationTimestamp.Time.Before(cordoned) {
 		return decision.Turn{Stays: true, Why: turn.Why}

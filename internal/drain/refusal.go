@@ -160,9 +160,9 @@ func budgetOf(err error) (name, says string) {
 // https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go
 var webhookWords = regexp.MustCompile(`(?:admission|failed calling) webhook "([^"]+)"`)
 
-// policyWords is the API server's text about an admission policy that denies a request.
+// policyWords is the API server's text about an admission policy that denies a request, or fails.
 // https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go
-var policyWords = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request`)
+var policyWords = regexp.MustCompile(`AdmissionPolicy '([^']+)' (?:with binding '[^']+' )?denied request`)
 
 // nameIn returns the name of what a request has failed for, by the API server's words; empty: for none.
 func nameIn(words *regexp.Regexp, err error) string {

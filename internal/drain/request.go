@@ -395,7 +395,7 @@ func (d *Drainer) observe(c *call) {
 // deletion, however often the pod was asked.
 func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) {
 	p := c.state
-	p.acceptedAt, p.blocks = now, nil
+	p.acceptedAt, p.blocks, p.failed = now, nil, 0
 	if p.askedAt.IsZero() && !c.shortens { // else somebody else has begun, and nobody knows how much it has had
 		p.askedAt = now
 	}

@@ -154,6 +154,7 @@ func TestAPodThatNeverLeavesIsNeitherAskedNorWaitedFor(t *testing.T) {
 				skipped := func(p *corev1.Pod) { p.Labels = map[string]string{decision.DrainLabel: "skip"} }
 				s.pod("never", leaves("never"))
 				s.pod("skipped", skipped)
+				s.pod("over", leaves("never"), succeeded)
 				s.pod("later", leaves("last"), graced(90))
 				s.pod("web")
 				s.stops["web"] = 20 * time.Second
@@ -162,9 +163,9 @@ func TestAPodThatNeverLeavesIsNeitherAskedNorWaitedFor(t *testing.T) {
 				}
 				result, err := s.drain(terms(s.begin), nil)
 				asked := []string{"0s evicted web with 30s"}
-				want := evacuation.Result{Evicted: 1, Stayed: []string{"ns/never", "ns/skipped"}}
+				want := evacuation.Result{Evicted: 1, Stayed: []string{"ns/never", "ns/over", "ns/skipped"}}
 				if name != "while the machine ends" {
-					want.Stayed = []string{"ns/later", "ns/never", "ns/skipped"}
+					want.Stayed = []string{"ns/later", "ns/never", "ns/over", "ns/skipped"}
 				} else {
 					asked = []string{"0s deleted later with 1m30s", "0s deleted web with 30s"}
 					want.Evicted, want.Forced = 0, 2

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -140,19 +141,19 @@ func (r *run) readClaims(ctx context.Context) {
 	c.unread, c.reading = nil, true
 	go func() {
 		defer r.post(func() { c.reading = false })
-		for _, key := range unread {
-			for failed := 1; ; failed++ {
-				volume, err := volumes.volumeOf(ctx, key)
-				if ctx.Err() != nil {
-					return
-				}
-				r.post(func() { c.volumes[key], c.err = volume, err })
-				if err == nil {
-					break
-				}
-				if apierrors.IsForbidden(err) || retry.Sleep(ctx, backoff(failed)) != nil {
-					return
-				}
+		for failed := 0; len(unread) > 0; {
+			key := unread[0]
+			volume, err := volumes.volumeOf(ctx, key)
+			if ctx.Err() != nil {
+				return
+			}
+			r.post(func() { c.volumes[key], c.err = volume, err })
+			if unread = unread[1:]; err == nil {
+				continue
+			}
+			unread = append(unread, key) // after the others: who may name a claim must not keep theirs from being read
+			if failed++; apierrors.IsForbidden(err) || retry.Sleep(ctx, backoff(failed)) != nil {
+				return
 			}
 		}
 	}()
@@ -307,7 +308,7 @@ func (v *Volumes) attachments(node string) (all []*storagev1.VolumeAttachment) {
 	return all
 }
 
-// claimsOf yields the claims of a pod.
+// claimsOf yields the claims of a pod. A name that can be no object's is accepted in a pod, and is none.
 func claimsOf(pod *corev1.Pod) iter.Seq[claim] {
 	return func(yield func(claim) bool) {
 		for _, volume := range pod.Spec.Volumes {
@@ -320,7 +321,7 @@ func claimsOf(pod *corev1.Pod) iter.Seq[claim] {
 			default:
 				continue
 			}
-			if !yield(c) {
+			if len(content.IsPathSegmentName(c.name)) == 0 && !yield(c) {
 				return
 			}
 		}

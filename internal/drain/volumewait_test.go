@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -76,7 +78,7 @@ func (s *stage) detachAfter(d time.Duration, volume string) {
 // A claimReader asks, before it reads a claim.
 type claimReader struct {
 	kube.Client
-	ask func(context.Context) error
+	ask func(ctx context.Context, name string) error
 }
 
 // IsWatchListSemanticsUnSupported says what its fake says.
@@ -88,7 +90,7 @@ func (c claimReader) CoreV1() typedcorev1.CoreV1Interface {
 
 type coreReader struct {
 	typedcorev1.CoreV1Interface
-	ask func(context.Context) error
+	ask func(ctx context.Context, name string) error
 }
 
 func (c coreReader) PersistentVolumeClaims(namespace string) typedcorev1.PersistentVolumeClaimInterface {
@@ -97,11 +99,14 @@ func (c coreReader) PersistentVolumeClaims(namespace string) typedcorev1.Persist
 
 type getter struct {
 	typedcorev1.PersistentVolumeClaimInterface
-	ask func(context.Context) error
+	ask func(ctx context.Context, name string) error
 }
 
 func (g getter) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.PersistentVolumeClaim, error) {
-	if err := g.ask(ctx); err != nil {
+	if wrong := content.IsPathSegmentName(name); len(wrong) > 0 { // client-go sends no such request
+		return nil, fmt.Errorf("invalid resource name %q: %v", name, wrong)
+	}
+	if err := g.ask(ctx, name); err != nil {
 		return nil, err
 	}
 	return g.PersistentVolumeClaimInterface.Get(ctx, name, o)
@@ -116,6 +121,29 @@ func TestADrainWaitsForTheVolumesThatItsPodsUsed(t *testing.T) {
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute)}, nil)
 		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 40*time.Second)
 	})
+}
+
+// The pods of all tenants of a node share its list of claims.
+func TestAClaimThatCannotBeReadDoesNotKeepOthersFromBeingRead(t *testing.T) {
+	for _, wrong := range []string{"a/b", "broken"} {
+		t.Run(wrong, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("aaa", using(wrong))
+				s.pod("db-0", using("a"))
+				s.claim("a")
+				s.drainer.Client = claimReader{s.drainer.Client, func(_ context.Context, name string) error {
+					if name == "broken" {
+						return errors.New("away")
+					}
+					return nil
+				}}
+				s.attach("pv-a")
+				s.detachAfter(40*time.Second, "pv-a")
+				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute)}, nil)
+				s.wantEnd(result, err, evacuation.Result{Evicted: 2}, 40*time.Second)
+			})
+		})
+	}
 }
 
 func TestADrainDoesNotWaitForVolumesThatNoneOfItsPodsUsed(t *testing.T) {
@@ -251,7 +279,7 @@ func TestEachClaimIsReadOnceAndNoneWhereNothingIsAttached(t *testing.T) {
 					s.claim(name)
 				}
 				reads := 0
-				s.drainer.Client = claimReader{s.drainer.Client, func(context.Context) error {
+				s.drainer.Client = claimReader{s.drainer.Client, func(context.Context, string) error {
 					reads++
 					return nil
 				}}
@@ -293,7 +321,7 @@ func TestVolumesWhoseClaimsCannotBeReadAreNotWaitedFor(t *testing.T) {
 				s.stops["db-0"] = 20 * time.Second
 				s.claim("a")
 				reads := 0
-				s.drainer.Client = claimReader{s.drainer.Client, func(ctx context.Context) error {
+				s.drainer.Client = claimReader{s.drainer.Client, func(ctx context.Context, _ string) error {
 					reads++
 					return tt.answer(ctx)
 				}}
@@ -320,7 +348,7 @@ func TestAClaimIsReadAgainUntilThatWorks(t *testing.T) {
 		s.pod("db-0", using("a"))
 		s.stops["db-0"] = 20 * time.Second
 		s.claim("a")
-		s.drainer.Client = claimReader{s.drainer.Client, func(context.Context) error {
+		s.drainer.Client = claimReader{s.drainer.Client, func(context.Context, string) error {
 			if time.Since(s.begin) < 15*time.Second {
 				return apierrors.NewInternalError(errors.New("away"))
 			}

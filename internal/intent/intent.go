@@ -215,9 +215,11 @@ func (i Intent) Has(kind notice.Kind) bool {
 	return slices.ContainsFunc(i.Entries, func(e Entry) bool { return e.Kind == kind })
 }
 
-// HasDated reports whether the intent has a notice of the kind that has a deadline.
-func (i Intent) HasDated(kind notice.Kind) bool {
-	return slices.ContainsFunc(i.Entries, func(e Entry) bool { return e.Kind == kind && !e.Deadline.IsZero() })
+// Forces reports whether a notice of the kind may force pods: it has a deadline, and its terms are not patient.
+func (i Intent) Forces(kind notice.Kind) bool {
+	return slices.ContainsFunc(i.Entries, func(e Entry) bool {
+		return e.Kind == kind && !e.Deadline.IsZero() && !e.Patient
+	})
 }
 
 // EndsInstance reports whether a notice says that the instance will end.

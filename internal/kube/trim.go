@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -98,21 +99,41 @@ func (c Custom[O, L]) Trimmed(keep func(O) O) Trimmed {
 }
 
 // A Trimmer makes the answers of the API server smaller. Use one for all clients of a process: its budget bounds what
-// all of them decode at once. It may be used concurrently.
+// all of them read at once. It may be used concurrently.
 type Trimmer struct {
-	kinds  []Trimmed
-	budget *semaphore.Weighted
-	most   int64
+	kinds    []Trimmed
+	budget   *semaphore.Weighted
+	most     int64
+	decoding sync.Mutex // held while a large object is decoded
 }
 
-// NewTrimmer returns a Trimmer for these kinds of objects. The large ones that are decoded at once have so many bytes
-// in all; while they are decoded they take up to four times as much. A larger one waits until it is alone.
+// NewTrimmer returns a Trimmer for these kinds of objects. The large ones that are in memory at once have so many bytes
+// in all; a larger one waits until it is alone. They are decoded one by one: a list of empty messages has two bytes
+// for each, and takes some fifty when it is decoded.
 func NewTrimmer(budget int64, kinds ...Trimmed) *Trimmer {
-	return &Trimmer{kinds: kinds, budget: semaphore.NewWeighted(budget), most: budget}
+	t := &Trimmer{budget: semaphore.NewWeighted(budget), most: budget}
+	for _, k := range kinds {
+		t.kinds = append(t.kinds, Trimmed{k.path, t.oneByOne(k.protobuf), t.oneByOne(k.json)})
+	}
+	return t
 }
 
-// hold waits until an object of so many bytes may be decoded. release is to be called when it has been. The error is
-// the cause of ctx.
+// oneByOne is trim that works on one large object at a time.
+func (t *Trimmer) oneByOne(trim func([]byte) ([]byte, error)) func([]byte) ([]byte, error) {
+	if trim == nil {
+		return nil
+	}
+	return func(object []byte) ([]byte, error) {
+		if len(object) > freeSize {
+			t.decoding.Lock()
+			defer t.decoding.Unlock()
+		}
+		return trim(object)
+	}
+}
+
+// hold waits until an object of so many bytes may be read. release is to be called when it has been decoded. The error
+// is the cause of ctx.
 func (t *Trimmer) hold(ctx context.Context, size int64) (release func(), err error) {
 	if size <= freeSize {
 		return func() {}, nil
@@ -180,7 +201,7 @@ func (t *Trimmer) trim(request *http.Request, response *http.Response) (*http.Re
 // An answer is the body of one.
 type answer struct {
 	kind Trimmed
-	hold func(size int64) (release func(), err error) // waits until an object of so many bytes may be decoded
+	hold func(size int64) (release func(), err error) // waits until an object of so many bytes may be read
 	body byteReader
 	from io.Closer
 

@@ -16,6 +16,7 @@ import (
 	goruntime "runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -352,15 +353,25 @@ func TestAnAnswerThatIsTooLargeIsAClearErrorAndNoShorterList(t *testing.T) {
 
 // 900 MB of pods, by as many lists at once as drains may make.
 func TestTheMemoryOfAListDoesNotDependOnTheSizeOfItsPods(t *testing.T) {
+	checkMemory(t, largePod("a", 1_400_000), 5, 128, 96<<20)
+}
+
+// An empty message takes many times the two bytes that it has in the answer.
+func TestTheMemoryOfAListDoesNotDependOnWhatItsPodsAreMadeOf(t *testing.T) {
+	pod := largePod("a", 10)
+	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: make([]corev1.NodeSelectorTerm, 700_000)},
+	}}
+	checkMemory(t, pod, 2, 16, 190<<20) // one takes some 80 MiB, and one before it may not be collected yet
+}
+
+// checkMemory makes so many lists of pods at once, which take so many bytes at most.
+func checkMemory(t *testing.T, pod corev1.Pod, pods, lists int, most uint64) {
 	if race.Enabled() {
 		t.Skip("it takes memory of its own")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(100)) // as the program has it
-	const pods, size, lists, most = 5, 1_400_000, 128, 96 << 20
-	list := &corev1.PodList{}
-	for k := range pods {
-		list.Items = append(list.Items, largePod(fmt.Sprint(k), size))
-	}
+	list := &corev1.PodList{Items: slices.Repeat([]corev1.Pod{pod}, pods)}
 	body := encode(t, runtime.ContentTypeProtobuf, list)
 	clients := trimmedClient(t, NewTrimmer(8<<20, TrimmedResource("api/v1", "pods", keepName)), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)

@@ -97,7 +97,7 @@ func OfCluster(client rest.Interface) kube.Custom[*Binding, *Bindings] {
 // Trim returns what this program reads of a Binding, some kilobytes at most: a Binding has up to 1.5 MB, and all of the
 // cluster are kept. A selector that is too long selects no node.
 func Trim(b *Binding) *Binding {
-	const longestSelector, longestName = 4 << 10, 253
+	const longestSelector, longestName = 2 << 10, 253
 	small := &Binding{
 		TypeMeta: b.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{
@@ -222,6 +222,10 @@ type seen struct {
 func (s seen) Replace(list []any, version string) error {
 	defer s.watch.answered()
 	s.watch.full(len(list) - maxBindings)
+	// The oldest: who writes Bindings must not push those of others out by their names.
+	slices.SortStableFunc(list, func(a, b any) int {
+		return a.(*Binding).CreationTimestamp.Compare(b.(*Binding).CreationTimestamp.Time)
+	})
 	return s.Store.Replace(list[:min(len(list), maxBindings)], version)
 }
 

@@ -262,9 +262,13 @@ func TestOfTooManyBindingsTheFirstAreKept(t *testing.T) {
 	w := &Watch{Log: log.Logger()}
 	w.begin()
 	store := seen{w.bindings, w}
-	binding := func(k int) any { return &Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(k)}} }
-	var all []any
-	for k := range maxBindings + 1 {
+	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	binding := func(k int) any {
+		made := metav1.NewTime(began.Add(time.Duration(k) * time.Second))
+		return &Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(k), CreationTimestamp: made}}
+	}
+	all := []any{binding(maxBindings + 1)} // its name, or its namespace, is the first
+	for k := range maxBindings {
 		all = append(all, binding(k))
 	}
 	if err := errors.Join(store.Replace(all, "7"), store.Add(binding(-1)), store.Update(binding(-2)), store.Update(binding(0))); err != nil {
@@ -272,6 +276,9 @@ func TestOfTooManyBindingsTheFirstAreKept(t *testing.T) {
 	}
 	if n := len(w.bindings.ListKeys()); n != maxBindings {
 		t.Errorf("%d are kept, want %d", n, maxBindings)
+	}
+	if _, there, _ := w.bindings.GetByKey(fmt.Sprint("ns/", maxBindings-1)); !there {
+		t.Error("the youngest one pushes an older one out")
 	}
 	if err := errors.Join(store.Delete(binding(0)), store.Add(binding(-1))); err != nil {
 		t.Fatal(err)

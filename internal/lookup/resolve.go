@@ -78,6 +78,9 @@ func (r *Resolver) ofNodes(id string, nodes []*corev1.Node) *Found {
 	if i, ok, err := cluster.ReadIntent(nodes[0]); ok && err == nil {
 		f.Intent = i
 	}
+	if inst, known, _ := r.Known(id); known { // how it was bought does not change
+		f.NotSpot = inst.NotSpot()
+	}
 	return f
 }
 
@@ -111,7 +114,7 @@ func (r *Resolver) Resolve(
 	if err != nil {
 		return r.withoutAnswer(*n, id, q.nodes, err)
 	}
-	if known && len(q.nodes) > 0 && q.maxAge > KeptShort && r.Policy.LacksTag(inst.Tags) { // it may have got the tag since
+	if known && len(q.nodes) > 0 && q.maxAge > KeptShort && r.lacksTag(*n, inst.Tags) { // it may have got the tag since
 		return r.Resolve(ctx, n, id, KeptShort)
 	}
 	found, maxAge := r.resolved(*n, id, q, inst, known)
@@ -145,16 +148,19 @@ func (r *Resolver) questionOf(n notice.Notice, id string, maxAge time.Duration) 
 	switch {
 	case q.doubtful:
 		q.maxAge = min(maxAge, Fresh)
-	case len(nodes) > 0 && r.Policy.ManagedTag == "":
+	case len(nodes) > 0 && (r.Policy.ManagedTag == "" || n.Reported):
 		q.answered = r.ofNodes(id, nodes)
-		if inst, known, _ := r.Known(id); known { // how it was bought does not change
-			q.answered.NotSpot = inst.NotSpot()
-		}
 	}
 	if q.doubtful && !n.Gone && !n.Ended { // without an answer the message is believed, and soon
 		q.timeout = DoubtTimeout
 	}
 	return q
+}
+
+// lacksTag reports whether an instance with these tags is not this program's to drain. One is whose Node has a pod that
+// reports what the metadata says.
+func (r *Resolver) lacksTag(n notice.Notice, tags map[string]string) bool {
+	return !n.Reported && r.Policy.LacksTag(tags)
 }
 
 // doubts reports whether a notice is compared with what EC2 says now.
@@ -175,7 +181,7 @@ func (r *Resolver) resolved(
 		}
 	}
 	switch {
-	case known && r.Policy.LacksTag(inst.Tags):
+	case known && r.lacksTag(n, inst.Tags):
 		r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
 			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
 		return &Found{Ownership: decision.Unmanaged}, 0
@@ -209,7 +215,7 @@ func CarriesNotice(node *corev1.Node) bool {
 
 // withoutAnswer is the resolution of an instance that EC2 has said nothing about.
 func (r *Resolver) withoutAnswer(n notice.Notice, id string, nodes []*corev1.Node, err error) (*Found, error) {
-	if announces := !n.Gone && !n.Ended && !n.Runs; announces && len(nodes) > 0 && r.mayBelieve(id) {
+	if announces := !n.Gone && !n.Ended && !n.Runs; announces && len(nodes) > 0 && r.mayBelieve(n, id) {
 		return r.ofNodes(id, nodes), nil
 	}
 	if !errors.Is(err, instance.ErrDenied) || r.Policy.ManagedTag != "" {
@@ -231,8 +237,8 @@ const tagKept = 24 * time.Hour
 
 // mayBelieve reports whether a notice about an instance with a Node needs no answer of EC2. The managed tag hardly ever
 // changes: an old answer about it is good enough.
-func (r *Resolver) mayBelieve(id string) bool {
-	if r.Policy.ManagedTag == "" {
+func (r *Resolver) mayBelieve(n notice.Notice, id string) bool {
+	if r.Policy.ManagedTag == "" || n.Reported {
 		return true
 	}
 	inst, known, asked := r.Known(id)

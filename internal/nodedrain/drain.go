@@ -156,6 +156,31 @@ func (d *Drain) hasPods() bool {
 	return !isClosed(d.podsGone.done) && (unknown || d.evacuating.Load() || !d.cordonsOnly())
 }
 
+// needsMachine reports whether the drain is not done with the machine. It is where the Node was deleted, and the
+// instance has no other: then it waits for the next one only.
+func (d *Drain) needsMachine() bool {
+	nodes := d.r.Cluster
+	return inWork(d.carried()) &&
+		(d.hasPods() || nodes.Exists(d.ref) || len(nodes.ByInstance(d.ref.Instance)) > 0)
+}
+
+// AwaitRelease waits until the drain has ended, or does not need the machine any more, or returns the cause of ctx.
+func (d *Drain) AwaitRelease(ctx context.Context) error {
+	for !isClosed(d.done) {
+		nodes, pods := d.r.Cluster.Changed(), d.podsGone.done
+		if !d.needsMachine() {
+			break
+		}
+		if isClosed(pods) {
+			pods = nil
+		}
+		if err := awaitAny(ctx, d.done, nodes, pods, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (d *Drain) cordonsOnly() bool { return decision.CordonsOnly(d.carried(), d.r.Policy) }
 
 // afterMachine calls do, maybe several times, when there is nothing left to evict from. do must not block.
@@ -198,11 +223,6 @@ func (d *Drain) Await(ctx context.Context) error {
 
 // AwaitEnd waits for the end of the drain, whatever its error, or returns the cause of ctx.
 func (d *Drain) AwaitEnd(ctx context.Context) error { return awaitAny(ctx, d.done, nil, nil, nil) }
-
-// AwaitPodsGone waits until the pods have left, or are not waited for any more, or returns the cause of ctx.
-func (d *Drain) AwaitPodsGone(ctx context.Context) error {
-	return awaitAny(ctx, d.podsGone.done, d.done, nil, nil)
-}
 
 // A signal is closed by the first call of close; later calls do nothing.
 type signal struct {

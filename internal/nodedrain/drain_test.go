@@ -206,15 +206,28 @@ func TestADrainHasOneOutcome(t *testing.T) {
 	}
 }
 
-// A drain that had to wait has the time from then on.
-func TestTheNoticeOfADrainThatWaitsBeginsWithItsCordon(t *testing.T) {
+// A budget has its share of what was left when the drain could begin.
+func TestTheNoticeOfADrainBeginsWithItsCordon(t *testing.T) {
 	told := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	cordoned := told.Add(10 * time.Second)
-	for kind, want := range map[notice.Kind]time.Time{notice.SpotInterruption: told, notice.ScheduledChange: cordoned} {
+	for _, kind := range []notice.Kind{notice.SpotInterruption, notice.ScheduledChange} {
 		i := intent.Intent{}.With(intent.Entry{Kind: kind, Change: "c", Time: told, Deadline: told.Add(time.Hour)}, nil, told)
 		i.CordonedAt = cordoned
-		if got := TermsOf(i).NoticedAt; !got.Equal(want) {
-			t.Errorf("the notice of %s counts from %s, want %s", kind, got, want)
+		if got := TermsOf(i).NoticedAt; !got.Equal(cordoned) {
+			t.Errorf("the notice of %s counts from %s, want %s", kind, got, cordoned)
+		}
+	}
+}
+
+// A rule may have an impaired instance drained with force: never, beside a change that is days ahead.
+func TestPatientTermsDoNotIgnoreBudgetsForThoseOfOthers(t *testing.T) {
+	told := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	change := intent.Entry{Kind: notice.ScheduledChange, Change: "instance-event-0d59937288b749b32", Time: told, Deadline: told.Add(120 * time.Hour)}
+	for patient, want := range map[bool]bool{true: false, false: true} {
+		impaired := intent.Entry{Kind: notice.InstanceImpaired, Time: told, Deadline: told.Add(time.Hour), Terms: intent.Terms{Patient: patient}}
+		i := intent.Intent{}.With(change, nil, told).With(impaired, nil, told)
+		if got := TermsOf(i).IgnoreBudgets; got != want {
+			t.Errorf("patient: %t; budgets are ignored: %t, want %t", patient, got, want)
 		}
 	}
 }

@@ -163,12 +163,12 @@ func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err
 // TermsOf is what an intent asks of a drain.
 func TermsOf(i intent.Intent) evacuation.Terms {
 	terms, noticed := i.Terms(), i.Cause().Time
-	if !i.Urgent() && i.CordonedAt.After(noticed) { // the drain has waited
+	if i.CordonedAt.After(noticed) { // what has passed by then is nobody's
 		noticed = i.CordonedAt
 	}
 	return evacuation.Terms{
 		Deadline: i.Deadline(), CordonedAt: i.CordonedAt, Patient: terms.Patient,
 		Grace: terms.Grace(), MostGrace: terms.MostGrace(), NoticedAt: noticed, BudgetShare: terms.BudgetShare(),
-		IgnoreBudgets: i.HasDated(notice.StateChange) || i.HasDated(notice.InstanceImpaired),
+		IgnoreBudgets: i.Forces(notice.StateChange) || i.Forces(notice.InstanceImpaired),
 	}
 }

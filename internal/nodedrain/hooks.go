@@ -69,18 +69,18 @@ func (k hookKeeper) completeAll(ctx context.Context, ended map[intent.Hook]bool)
 	}
 }
 
-// About are the drains that a hook has to do with: the one that carries it, of a Node that was deleted maybe, and those
-// of its machine for another reason whose pods have not left.
-func (r *Registry) About(h intent.Hook) (carrier *Drain, others []*Drain) {
+// About are drains that a hook has to do with: the one that carries it, of a Node that was deleted maybe, and one for
+// another reason that needs the machine.
+func (r *Registry) About(h intent.Hook) (carrier, other *Drain) {
 	for _, nd := range r.allDrains() {
 		i := nd.carried()
 		if slices.ContainsFunc(i.Hooks, h.MayBe) {
 			carrier = nd
-		} else if nd.ref.Instance == h.Instance && inWork(i) && nd.hasPods() {
-			others = append(others, nd)
+		} else if nd.ref.Instance == h.Instance && nd.needsMachine() {
+			other = nd
 		}
 	}
-	return carrier, others
+	return carrier, other
 }
 
 // Complete completes a hook; see asg.Hooks. With a hook that is gone there is nothing to do. Nor with one that
@@ -124,7 +124,10 @@ const (
 // guess counts as open at least; zero: the guess has to do, because the hook is to be completed before it times out.
 func (c *Config) hooksEnd(i intent.Intent, unheld time.Duration) (at time.Time) {
 	open := unheld
-	if c.HeartbeatUntil > 0 {
+	switch {
+	case c.HeartbeatUntil > 0 && unheld > 0: // for as long as they are accepted
+		open = c.HeartbeatUntil
+	case c.HeartbeatUntil > 0:
 		open = min(c.HeartbeatUntil, leastGlobal)
 	}
 	for _, h := range i.Hooks {

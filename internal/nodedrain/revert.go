@@ -51,7 +51,13 @@ func (r *Registry) Revert(
 // putOff is what is left of an intent when notices are taken back. What the rules let begin later only is held back
 // again: otherwise the node would stay empty until then. A drained machine that terminates stays cordoned.
 func (c *Config) putOff(before, left intent.Intent, now time.Time) intent.Intent {
-	opens, _ := c.CurrentPolicy().Opens(left, now)
+	policy := c.CurrentPolicy()
+	if at := before.CordonedAt; !at.IsZero() {
+		if opened, _ := policy.Opens(left, at); !opened.After(at) { // it has begun in its own time
+			return left
+		}
+	}
+	opens, _ := policy.Opens(left, now)
 	terminates := before.Finished() && left.Has(notice.ASGTerminate) // other hooks may still wait
 	if terminates || before.HeldBack || len(left.Entries) == 0 || len(left.Entries) == len(before.Entries) ||
 		!opens.After(now) || !decision.CanWait(left, now, c.Policy) {

@@ -169,6 +169,8 @@ type Notice struct {
 	Detail string
 	// Hook is set for ASGTerminate and ASGLaunch.
 	Hook Hook
+	// Reported: the pod on the node of the instance tells it, out of the metadata.
+	Reported bool
 }
 
 var polledChange = regexp.MustCompile(`^instance-event-[0-9A-Za-z-]{1,48}$`)

@@ -71,7 +71,7 @@ func DecodeReport(text, instance string, now time.Time) (Report, error) {
 	for _, d := range raw.Notices {
 		n := Notice{
 			Kind: d.Kind, ID: identifier(d.ID), Time: d.Time.UTC(), Deadline: d.Deadline.UTC(), Change: identifier(d.Change),
-			Ended: d.Ended, Detail: identifier(d.Detail),
+			Ended: d.Ended, Detail: identifier(d.Detail), Reported: true,
 		}
 		switch d.Kind {
 		case SpotInterruption, RebalanceRecommendation, ASGTerminate:

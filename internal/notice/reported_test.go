@@ -29,6 +29,7 @@ func TestAReportIsReadAsItWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	spot.Reported, changes[0].Reported = true, true
 	want := Report{To: "ns/lease", Notices: []Notice{spot, changes[0]}, Answered: []string{spot.ID}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -61,7 +62,7 @@ func TestAReportHasNothingButWhatTheMetadataCanTell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Notice{Kind: SpotInterruption, ID: "imds-x31m", Time: now, Instances: []string{id}}
+	want := Notice{Kind: SpotInterruption, ID: "imds-x31m", Time: now, Instances: []string{id}, Reported: true}
 	if diff := cmp.Diff(want, r.Notices[0]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

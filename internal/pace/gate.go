@@ -173,9 +173,10 @@ func (g *Gate) leave(busy, took time.Duration, p Priority) {
 			g.slow = time.Now()
 		}
 	}
-	if busy > 0 {
+	switch {
+	case busy > 0:
 		g.slowDown(busy)
-	} else {
+	case !p.isLow(): // an Event may be refused alone, which tells nothing of the server
 		g.succeeded(took)
 	}
 	g.serve()

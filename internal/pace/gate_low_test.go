@@ -86,6 +86,25 @@ func TestLowPriorityCallsComeOneByOneWhileAnswersAreSlow(t *testing.T) {
 	})
 }
 
+// The admission plugin EventRateLimit refuses Events fast, which does not mean that the server takes more evictions.
+func TestLowPriorityAnswersDoNotWidenTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(4, 64)
+		for range 100 {
+			go func() {
+				if leave, err := g.Enter(t.Context(), Priority{Class: Aside}); err == nil {
+					time.Sleep(fastAnswer / 10)
+					leave(0)
+				}
+			}()
+		}
+		time.Sleep(time.Minute)
+		if g.Bound() != 4 {
+			t.Errorf("the bound is %d, want 4", g.Bound())
+		}
+	})
+}
+
 func TestEventsAreWrittenBesideMarksWhileAnswersAreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGate(64, 64)

@@ -61,7 +61,7 @@ func tallies(episodes []overview.Episode) (all []tally) {
 			t.Bad++
 		case e.Outcome == "":
 			t.Unknown++
-		case e.Outcome == "drained" && (e.Slack == nil || *e.Slack >= 0): // below zero there was no time at all
+		case e.Outcome == "drained":
 			t.InTime++
 		}
 		if e.Slack != nil {
@@ -91,11 +91,7 @@ func total(all []tally) (sum tally) {
 }
 
 func slackText(seconds float64) string {
-	text := took(time.Duration(min(max(seconds, -1e8), 1e8) * float64(time.Second)))
-	if seconds < 0 {
-		return "−" + text
-	}
-	return text
+	return overview.Length(time.Duration(min(max(seconds, -1e8), 1e8) * float64(time.Second)))
 }
 
 func stories(episodes []overview.Episode, now time.Time) []story {
@@ -114,7 +110,7 @@ func stories(episodes []overview.Episode, now time.Time) []story {
 		}
 		if len(e.Refused) > 0 {
 			r := e.Refused[0]
-			s.Blamed = shown(string(r.Cause))
+			s.Blamed = causeNamed(r.Cause)
 			if r.Name != "" {
 				s.Blamed += " " + shown(r.Name)
 			}
@@ -196,12 +192,12 @@ func plot(episodes []overview.Episode, now time.Time) template.HTML {
 			continue
 		}
 		last = y
-		class, name := "tick", "+"+round(time.Duration(tick)*time.Second)
+		class, name := "tick", slackText(tick)
 		switch {
 		case tick == 0:
 			class, name = "end", "deadline"
-		case tick < 0:
-			name = "−" + round(time.Duration(-tick)*time.Second)
+		case tick > 0:
+			name = "+" + name
 		}
 		d.add(`<line class="` + class + `" x1="0" x2="100%" y1="`).number(y).add(`" y2="`).number(y).add(`"/>`)
 		d.add(`<text class="axis" text-anchor="end" x="-8" y="`).number(y + 4).add(`">` + name + `</text>`)
@@ -210,7 +206,7 @@ func plot(episodes []overview.Episode, now time.Time) template.HTML {
 	span := spanOf(episodes, now)
 	for at := time.Duration(0); at <= span.all; at += span.step {
 		x := 100 * (1 - float64(at)/float64(span.all))
-		anchor, name := "middle", "−"+round(at)
+		anchor, name := "middle", overview.Length(-at)
 		if at == 0 {
 			anchor, name = "end", "now"
 		}

@@ -148,7 +148,8 @@ func (b *band) axis() template.HTML {
 		if x < 6 {
 			anchor = "start"
 		}
-		d.add(`<text class="axis" text-anchor="` + anchor + `" x="`).percent(x).add(`" y="11">−` + round(at) + `</text>`)
+		d.add(`<text class="axis" text-anchor="` + anchor + `" x="`).percent(x)
+		d.add(`" y="11">` + overview.Length(-at) + `</text>`)
 	}
 	name, class := "deadline", "end"
 	switch b.ID {
@@ -160,23 +161,6 @@ func (b *band) axis() template.HTML {
 	d.add(`<line class="` + class + `" x1="90%" x2="90%" y1="14" y2="20"/>`)
 	d.add(`<text class="axis" text-anchor="middle" x="90%" y="11">` + name + `</text>`)
 	return d.html()
-}
-
-// round is a step of an axis, and what has several of them.
-func round(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return strconv.Itoa(int(d/time.Second)) + " s"
-	case d < time.Hour:
-		if s := int(d % time.Minute / time.Second); s != 0 {
-			return strconv.Itoa(int(d/time.Minute)) + ":" + strconv.Itoa(s)
-		}
-		return strconv.Itoa(int(d/time.Minute)) + " min"
-	case d < 48*time.Hour:
-		return strconv.Itoa(int(d/time.Hour)) + " h"
-	default:
-		return strconv.Itoa(int(d/(24*time.Hour))) + " d"
-	}
 }
 
 func (b *band) lane(n *overview.Node, now time.Time) lane {
@@ -240,13 +224,13 @@ func left(n *overview.Node, now time.Time) (text, class string) {
 	case n.Deadline.IsZero():
 		return "no deadline", "none"
 	case !n.PodsGone.IsZero() && n.PodsGone.Before(n.Deadline):
-		return "pods left with " + took(n.Deadline.Sub(n.PodsGone)) + " to spare", "ok"
+		return "pods left with " + overview.Length(n.Deadline.Sub(n.PodsGone)) + " to spare", "ok"
 	case remains <= 0:
-		return took(remains) + " late", "late"
+		return overview.Length(-remains) + " late", "late"
 	case remains < near:
-		return took(remains) + " left", "near"
+		return overview.Length(remains) + " left", "near"
 	default:
-		return took(remains) + " left", "ok"
+		return overview.Length(remains) + " left", "ok"
 	}
 }
 

@@ -60,7 +60,7 @@ func TestANodeIsALaneWithWhatItWaitsFor(t *testing.T) {
 		}},
 	}}}
 	text := section(t, render(t, o, overview.History{}), "progress")
-	contains(t, text, "Stuck: somebody should look 1", "node-a spot-interruption, rule gentle", "42 s left until 03:13:27",
+	contains(t, text, "Stuck: somebody should look 1", "node-a spot-interruption, rule gentle", "42s left until 03:13:27",
 		"stuck, draining 3 left, 9 gone, 1 forced",
 		"budget : PodDisruptionBudget shop/web allows 0 disruptions (2 pods, shop/web-1), until 03:12:52 and 2 more",
 		"Notice 03:11:27; cordoned 03:11:28; deadline 03:13:27")
@@ -224,8 +224,8 @@ func TestEpisodesAreDotsBelowTheLineIfMissed(t *testing.T) {
 	html := render(t, overview.Overview{At: now}, h)
 	contains(t, section(t, html, "day"),
 		"4 drains ended in the last 24 hours, 1 missed the deadline or lost pods. The leader knows all drains since 01:12:45",
-		"spot-interruption 1 1 0 41 s 41 s", "asg-terminate 1 0 1 −12 s −12 s", "rebalance-recommendation 1 1 0 – –", "unknown 1",
-		"missed asg-terminate Nov 19 21:12:45 −12 s missed 7 evicted, 2 missed budget shop/web kubectl nth report --node missed",
+		"spot-interruption 1 1 0 41s 41s", "asg-terminate 1 0 1 -12s -12s", "rebalance-recommendation 1 1 0 – –", "unknown 1",
+		"missed asg-terminate Nov 19 21:12:45 -12s missed 7 evicted, 2 missed budget shop/web kubectl nth report --node missed",
 		"7 evicted, 1 forced")
 	if strings.Contains(html, ">old<") {
 		t.Error("an episode of the day before is shown")
@@ -269,7 +269,7 @@ func TestThatNoNoticeArrivesIsABanner(t *testing.T) {
 	html := render(t, o, overview.History{})
 	contains(t, html, "<strong>Notices:</strong> <bdi>no notice arrives since 1m: AccessDenied</bdi>",
 		"Not seen: <bdi>lifecycle hooks whose notices are lost, since 10:00: no answer</bdi>")
-	if banner, lanes := strings.Index(html, "No notices:"), strings.Index(html, "The leader"); lanes >= 0 && banner > lanes {
+	if banner, rest := strings.Index(html, "<strong>Notices:"), strings.Index(html, "<h2"); banner > rest {
 		t.Error("something stands before the banner")
 	}
 }
@@ -308,9 +308,9 @@ func TestQueueAndPolicyAreShown(t *testing.T) {
 	}
 	html := render(t, o, overview.History{})
 	contains(t, section(t, html, "handler"), "Leader handler-0, leads since 03:11:45Z, transition 7",
-		"Held messages about instances whose Nodes are waited for: i-04 (until 03:13:45Z)", "Messages held by this leader 3", "received 1:36 ago", "2:00 ago",
+		"Held messages about instances whose Nodes are waited for: i-04 (until 03:13:45Z)", "Messages held by this leader 3", "received 1m36s ago", "2m ago",
 		"2 rules. The file of now does not count: line 3: no such field")
-	contains(t, html, `<dd class="late"><bdi>2:00 ago`)
+	contains(t, html, `<dd class="late"><bdi>2m ago`)
 	o.Queue.LastReceive = time.Time{}
 	contains(t, render(t, o, overview.History{}), "<dd><bdi>none since this leader began")
 	o.Queue.FailingSince = now.Add(-30 * time.Second)
@@ -382,14 +382,6 @@ func TestTextsAreShownAsTheyCanBe(t *testing.T) {
 	} {
 		if got := shown(text); got != want {
 			t.Errorf("shown(%q) = %q, want %q", text, got, want)
-		}
-	}
-	for d, want := range map[time.Duration]string{
-		0: "0.0 s", 400 * time.Millisecond: "0.4 s", 9960 * time.Millisecond: "10 s", 42 * time.Second: "42 s", 59600 * time.Millisecond: "1:00",
-		102 * time.Second: "1:42", time.Hour - time.Millisecond: "1 h 00 min", 125 * time.Minute: "2 h 05 min", 24*time.Hour - time.Second: "1 d 0 h", 76 * time.Hour: "3 d 4 h", -42 * time.Second: "42 s",
-	} {
-		if got := took(d); got != want {
-			t.Errorf("took(%s) = %q, want %q", d, got, want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,27 +55,6 @@ func some(n int, what string) string {
 // joined are those texts that are not empty, with commas between them.
 func joined(texts ...string) string {
 	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), ", ")
-}
-
-// took is a time span in two units at most: 0.4 s, 42 s, 1:42, 2 h 05 min, 3 d 4 h. It has no sign.
-func took(d time.Duration) string {
-	d = d.Abs()
-	const day = 24 * time.Hour
-	switch {
-	case d < 9950*time.Millisecond:
-		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
-	case d < 59500*time.Millisecond:
-		return strconv.Itoa(int(d.Round(time.Second)/time.Second)) + " s"
-	case d < time.Hour-500*time.Millisecond:
-		d = d.Round(time.Second)
-		return fmt.Sprintf("%d:%02d", d/time.Minute, d%time.Minute/time.Second)
-	case d < day-30*time.Second:
-		d = d.Round(time.Minute)
-		return fmt.Sprintf("%d h %02d min", d/time.Hour, d%time.Hour/time.Minute)
-	default:
-		d = d.Round(time.Hour)
-		return fmt.Sprintf("%d d %d h", d/day, d%day/time.Hour)
-	}
 }
 
 // clock is the time of day, with the date if that is another than that of now.

@@ -167,7 +167,7 @@ func tiles(o overview.Overview, day tally, known bool) []fact {
 	inProgress := fact{Name: "drains in progress", Value: strconv.Itoa(len(o.Nodes)), Note: some(c.heldBack, "held back")}
 	next := fact{Name: "until the next deadline", Value: "–"}
 	if !c.next.IsZero() {
-		next.Value = took(c.next.Sub(o.At))
+		next.Value = overview.Length(c.next.Sub(o.At))
 		if c.next.Sub(o.At) < near {
 			next.Class = "near"
 		}
@@ -288,13 +288,13 @@ func facts(o overview.Overview) []fact {
 	if q := o.Queue; q != nil {
 		oldest := fact{Name: "Oldest message", Value: "none"}
 		if !q.Oldest.IsZero() {
-			oldest.Value = "received " + took(o.At.Sub(q.Oldest)) + " ago"
+			oldest.Value = "received " + overview.Length(o.At.Sub(q.Oldest)) + " ago"
 		}
 		last := fact{Name: "Last answer of SQS", Value: "none since this leader began"}
 		silent := time.Duration(0)
 		if !q.LastReceive.IsZero() {
 			silent = o.At.Sub(q.LastReceive)
-			last.Value = took(silent) + " ago"
+			last.Value = overview.Length(silent) + " ago"
 		}
 		if !q.FailingSince.IsZero() || silent > 90*time.Second { // then /healthz fails
 			last.Class = "late"

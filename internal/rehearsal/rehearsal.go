@@ -162,18 +162,21 @@ func (v *Snapshot) Run(r Request) *Report {
 	return report
 }
 
-// down are the workloads all of whose pods leave, where no budget makes some of them wait for the others.
+// down are the workloads all of whose pods leave, where no budget makes some of them wait for the others: one that
+// allows none to leave makes them all leave at once, when they are forced.
 func (v *Snapshot) down(fates []drain.PodOutcome) (all []Down) {
-	leaving, kept := map[workload]int{}, map[workload]bool{}
+	leaving, blocked := map[workload]int{}, map[workload]int{}
 	for _, f := range fates {
 		w, ok := workloadOf(f.Pod)
 		if ok && !f.Stays && !f.Asked.IsZero() && f.Pod.DeletionTimestamp == nil {
 			leaving[w]++
-			kept[w] = kept[w] || len(f.Blocked) > 0
+			if len(f.Blocked) > 0 {
+				blocked[w]++
+			}
 		}
 	}
 	for w, n := range leaving {
-		if n == v.size[w] && (n == 1 || !kept[w]) {
+		if n == v.size[w] && (blocked[w] == 0 || blocked[w] == n) {
 			all = append(all, Down{w.namespace + "/" + w.name, n})
 		}
 	}

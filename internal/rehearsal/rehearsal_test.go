@@ -393,6 +393,8 @@ func TestAWorkloadWithAllItsPodsOnTheNodeIsDownWhileTheyMove(t *testing.T) {
 	client := fake.NewClientset(
 		pod("default", "one", "one", 30, ofDeployment), pod("default", "two-a", "two", 30), pod("default", "two-b", "two", 30, elsewhere),
 		pod("default", "pair-a", "pair", 30), pod("default", "pair-b", "pair", 30),
+		pod("default", "held-a", "held", 30), pod("default", "held-b", "held", 30), budget("held", "held", 0),
+		pod("default", "turns-a", "turns", 30), pod("default", "turns-b", "turns", 30), budget("turns", "turns", 1),
 		pod("default", "job", "job", 30, ofJob), pod("default", "agent", "agent", 30, ofDaemonSet), pod("default", "bare", "bare", 30, bare),
 		pod("default", "far", "far", 30, elsewhere),
 	)
@@ -407,8 +409,9 @@ func TestAWorkloadWithAllItsPodsOnTheNodeIsDownWhileTheyMove(t *testing.T) {
 		selected.Items = slices.DeleteFunc(selected.Items, func(p corev1.Pod) bool { return !fields.Matches(labels.Set{"spec.nodeName": p.Spec.NodeName}) })
 		return true, selected, nil
 	})
-	want := []rehearsal.Down{{Name: "default/one", Replicas: 1}, {Name: "default/pair", Replicas: 2}}
-	r := rehearse(t, client, evacuation.Terms{})
+	// A budget that allows none keeps both of held until they are forced together.
+	want := []rehearsal.Down{{Name: "default/held", Replicas: 2}, {Name: "default/one", Replicas: 1}, {Name: "default/pair", Replicas: 2}}
+	r := rehearse(t, client, evacuation.Terms{Deadline: now.Add(2 * time.Minute)})
 	if diff := cmp.Diff(want, r.Down); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -332,7 +333,7 @@ type eventSink struct {
 func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
 	created, err := s.EventSink.Create(event)
 	s.note(err)
-	return created, err
+	return created, again(err)
 }
 
 // Patch implements record.EventSink.
@@ -341,7 +342,16 @@ func (s *eventSink) Patch(old *corev1.Event, data []byte) (*corev1.Event, error)
 	if !apierrors.IsNotFound(err) { // the Event has expired, and the recorder creates it again
 		s.note(err)
 	}
-	return patched, err
+	return patched, again(err)
+}
+
+// again returns an error after which the recorder tries again. It takes an answer for the last word, and so drops an
+// Event at which EventRateLimit answers 429.
+func again(err error) error {
+	if apierrors.IsTooManyRequests(err) {
+		return fmt.Errorf("%w, for now", err)
+	}
+	return err
 }
 
 func (s *eventSink) note(err error) {

@@ -424,21 +424,27 @@ func TestEventsThatCannotBeWrittenAreOneLineOfTheLog(t *testing.T) {
 }
 
 func TestAnEventIsWrittenWhenTheAPIServerIsBack(t *testing.T) {
-	kube := fake.NewClientset()
-	tries := 0
-	kube.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
-		tries++
-		if tries < 4 {
-			return true, nil, errors.New("connection refused")
+	for name, failure := range map[string]error{
+		"the API server is away": errors.New("connection refused"),
+		// The admission plugin EventRateLimit does not say when to try again.
+		"there are too many Events": apierrors.NewTooManyRequestsError("limit reached on type Namespace for key default"),
+	} {
+		kube := fake.NewClientset()
+		tries := 0
+		kube.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+			tries++
+			if tries < 4 {
+				return true, nil, failure
+			}
+			return false, nil, nil
+		})
+		got, log := recorded(t, kube, func(e *Events) { e.Decided(reporttest.Spot()) })
+		if len(got) != 1 {
+			t.Errorf("%s: Events %v after %d tries, want one", name, got, tries)
 		}
-		return false, nil, nil
-	})
-	got, log := recorded(t, kube, func(e *Events) { e.Decided(reporttest.Spot()) })
-	if len(got) != 1 {
-		t.Errorf("Events %v after %d tries, want one", got, tries)
-	}
-	if strings.Count(log, "\n") > 0 {
-		t.Errorf("the log repeats itself:\n%s", log)
+		if strings.Count(log, "\n") > 0 {
+			t.Errorf("%s: the log repeats itself:\n%s", name, log)
+		}
 	}
 }
 

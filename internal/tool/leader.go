@@ -34,7 +34,8 @@ import (
 )
 
 const (
-	// leaderTimeout is how long the leader may take to answer. Who waits for it looks at a screen.
+	// leaderTimeout is how much longer than the API server, through which it is asked, the leader may take to answer. Who
+	// waits for it looks at a screen.
 	leaderTimeout = 3 * time.Second
 	// answerLimit bounds an answer of the leader: a thousand nodes are some 500 kB.
 	answerLimit = 32 << 20
@@ -116,6 +117,7 @@ type leader struct {
 	silent, lasts        time.Duration // since it was renewed, by our clock, and from then on
 	alone                time.Time     // nobody else has led since the Lease was made then; zero: somebody has
 	since                time.Time     // it leads; zero: not known
+	delay                time.Duration // with which the API server answers
 	transitions          int           // of the Lease
 }
 
@@ -137,10 +139,12 @@ func unasked(format string, args ...any) error { return unreachable{why: fmt.Spr
 
 // leader finds out who leads. The error is unreachable if nobody does, or nobody says so.
 func (v *Viewer) leader(ctx context.Context) (*leader, error) {
+	asked := time.Now()
 	l, err := v.findLease(ctx)
 	if err != nil {
 		return nil, err
 	}
+	delay := time.Since(asked)
 	if why, paused := lease.Paused(l); paused { // who holds the Lease renews it all the same
 		const known = "the handler is paused, so only what the nodes carry is known"
 		return nil, unreachable{why: known, paused: &why, leaderless: deserted(l) != ""}
@@ -154,6 +158,7 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	found := &leader{
 		namespace: l.Namespace, pod: holderOf(l), port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
 		dryRun: l.Labels[lease.DryRunLabel] == "true", transitions: int(ptr.Deref(l.Spec.LeaseTransitions, 0)),
+		delay: delay,
 	}
 	if l.Spec.AcquireTime != nil {
 		found.since = l.Spec.AcquireTime.UTC()
@@ -223,7 +228,7 @@ func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) erro
 	case l.port == app.NoPort:
 		return unasked("pod %s leads and serves nothing: set enable-prometheus-server", l.pod)
 	}
-	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout+l.delay)
 	defer cancel()
 	body, err := v.stream(ctx, l, path)
 	if err != nil {
@@ -301,7 +306,8 @@ func (l *leader) whyUnreachable(err error) string {
 	why, isUnreachable := errors.AsType[unreachable](err)
 	switch {
 	case l.expired:
-		return fmt.Sprintf("nobody leads: %s has not renewed its Lease for too long. Check that the handler's pods run", pod)
+		return fmt.Sprintf("nobody leads: %s has not renewed its Lease for %s. Check that the handler's pods run",
+			pod, overview.Length(l.silent))
 	case isUnreachable:
 		return why.why
 	case apierrors.IsForbidden(err):
@@ -311,6 +317,9 @@ func (l *leader) whyUnreachable(err error) string {
 		return fmt.Sprintf("%s, which holds the Lease, does not exist: another replica leads within 20 seconds", pod)
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("%s does not know the path: it is of an older release", pod)
+	case errors.Is(err, context.DeadlineExceeded) && l.delay >= time.Second:
+		return fmt.Sprintf("the API server answers after %s, and %s not within %s more", overview.Length(l.delay), pod,
+			leaderTimeout)
 	case errors.Is(err, context.DeadlineExceeded) || apierrors.IsTimeout(err):
 		return fmt.Sprintf("%s does not answer on port %s within %s: %s. "+
 			"If that lasts, a NetworkPolicy must let the API server in", pod, l.port, leaderTimeout, l.likely())

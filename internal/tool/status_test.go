@@ -355,7 +355,7 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 		"lease forbidden":         {apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", nil), nil, "you lack the permission to get the Lease node-termination-handler/node-termination-handler: name the Lease by --namespace and --lease, or see docs/status.md for the rights", ""},
 		"nobody leads at present": {leaseOf(""), nil, "nobody holds the Lease node-termination-handler/node-termination-handler: check that the handler's pods run", ""},
 		"nobody leads":            {leaseOf("", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(-time.Minute))) }), nil, "nobody holds the Lease node-termination-handler/node-termination-handler: check that the handler's pods run", ""},
-		"lease expired":           {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(-time.Minute))) }), noPod, "nobody leads: pod node-termination-handler/handler-1 has not renewed its Lease for too long. Check that the handler's pods run", ""},
+		"lease expired":           {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(-time.Hour))) }), noPod, "nobody leads: pod node-termination-handler/handler-1 has not renewed its Lease for 1h. Check that the handler's pods run", ""},
 		"proxy forbidden":         {led, forbidden, "you lack the permission to get pods/proxy in namespace node-termination-handler: see docs/status.md for the rights", "handler-1"},
 		"pod gone":                {led, noPod, "pod node-termination-handler/handler-1, which holds the Lease, does not exist: another replica leads within 20 seconds", "handler-1"},
 		"older release":           {led, says(404, "404 page not found"), "pod node-termination-handler/handler-1 does not know the path: it is of an older release", "handler-1"},
@@ -370,8 +370,8 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 		}), unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: it has not renewed its Lease for 8s by the clock of this machine, so it has probably ended: then another replica leads, mostly within 20 seconds. If that lasts, a NetworkPolicy or a firewall must let it through", "handler-1"},
 		"other words": {led, apierrors.NewInternalError(errors.New("etcd is away")), "pod node-termination-handler/handler-1 cannot be asked on port 9999: the answer is: Internal error occurred: etcd is away", "handler-1"},
 		"dead, and nothing is served": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) {
-			l.Labels[app.PortLabel], l.Spec.RenewTime = app.NoPort, new(metav1.NewMicroTime(at.Add(-time.Minute)))
-		}), nil, "nobody leads: pod node-termination-handler/handler-1 has not renewed its Lease for too long. Check that the handler's pods run", ""},
+			l.Labels[app.PortLabel], l.Spec.RenewTime = app.NoPort, new(metav1.NewMicroTime(at.Add(-time.Hour)))
+		}), nil, "nobody leads: pod node-termination-handler/handler-1 has not renewed its Lease for 1h. Check that the handler's pods run", ""},
 		"nothing is served": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Labels[app.PortLabel] = app.NoPort }), nil, "pod handler-1 leads and serves nothing: set enable-prometheus-server", "handler-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -543,6 +543,38 @@ func TestALeaderThatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
 			t.Errorf("after %s: %+v, %v", took, o, err)
 		}
 	})
+}
+
+// The leader is asked through an API server that is slow: it has its own time beside that of the API server.
+func TestASlowAPIServerIsToldFromALeaderThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	slow := 5 * time.Second
+	leads := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(overview.Overview{Source: overview.Leader, Leader: "handler-1"})
+	})
+	silent := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	for name, tt := range map[string]struct {
+		leader http.HandlerFunc
+		want   string // what is missing
+	}{
+		"the leader answers": {leads, ""},
+		"it does not":        {silent, "the API server answers after 5s, and pod node-termination-handler/handler-1 not within 3s more"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &apiServer{answers: map[string]any{leasePath: leaseOf("handler-1_x"), proxyPath: tt.leader, nodesPath: &corev1.NodeList{}}}
+			delayed := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(slow)
+				server.ServeHTTP(w, r)
+			})
+			client, err := kube.New(&rest.Config{Host: "http://api-server", Transport: inMemory{delayed}, QPS: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o, err := (&Viewer{client: client}).Overview(t.Context()); err != nil || o.Missing != tt.want {
+				t.Errorf("%s: %q is missing, %v", name, o.Missing, err)
+			}
+		})
+	}
 }
 
 func TestAnAPIServerThatSaysNothingIsAnError(t *testing.T) {
