@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
@@ -56,16 +57,17 @@ func (s *scenario) allowOutOfService(holder kubernetes.Interface, n node) {
 	s.Helper()
 	otherRights.Store(s.name, true) // it is refused until then
 	policies := s.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	policy, err := policies.Get(s.ctx, s.name+".nodes", metav1.GetOptions{})
-	s.must(err)
-	for k, v := range policy.Spec.Variables {
-		if v.Name == "outOfService" {
-			policy.Spec.Variables[k].Expression = "true"
+	s.must(retry.RetryOnConflict(retry.DefaultRetry, func() error { // the API server may be writing its status
+		policy, err := policies.Get(s.ctx, s.name+".nodes", metav1.GetOptions{})
+		s.must(err)
+		for k, v := range policy.Spec.Variables {
+			if v.Name == "outOfService" {
+				policy.Spec.Variables[k].Expression = "true"
+			}
 		}
-	}
-	policy.ResourceVersion = "" // the API server may be writing its status
-	_, err = policies.Update(s.ctx, policy, metav1.UpdateOptions{})
-	s.must(err)
+		_, err = policies.Update(s.ctx, policy, metav1.UpdateOptions{})
+		return err
+	}))
 	s.eventually("the taint is allowed", func() bool {
 		ours := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: release.Name, Effect: corev1.TaintEffectNoExecute}
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"taints": append(s.getNode(n.name).Spec.Taints, ours)}})

@@ -70,7 +70,7 @@ func (t *task) join(ctx context.Context) error {
 			"hook", t.n.Hook.Name, "group", t.n.Hook.Group)
 		return t.completeLeftOut(ctx, joined)
 	}
-	return t.awaitAll(ctx, joined)
+	return t.awaitAll(ctx, joined, t.HoldUntil)
 }
 
 // completeLeftOut holds a hook open that no Node carries, until the end of the drains, and completes it. The message
@@ -79,8 +79,7 @@ func (t *task) completeLeftOut(ctx context.Context, drains []*nodedrain.Drain) e
 	release := t.holdOpen(ctx)
 	defer release()
 	defer t.count()()
-	t.HoldUntil = time.Time{}
-	if err := t.awaitAll(ctx, drains); err != nil {
+	if err := t.awaitAll(ctx, drains, time.Time{}); err != nil {
 		return err
 	}
 	release()
@@ -133,13 +132,13 @@ func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, plac
 	return joined, place, nil
 }
 
-// awaitAll waits for the end of all drains, but no longer than HoldUntil, and until Nodes carry the rest; zero: as long
+// awaitAll waits for the end of all drains, but no longer than until, and until Nodes carry the rest; zero: as long
 // as it takes. It waits no more once the scheduled change of the notice is over, though the drains may go on for other
 // reasons: delivered again, to a leader that does not know of the end, the message would ask for another drain.
-func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain) (err error) {
+func (t *task) awaitAll(ctx context.Context, drains []*nodedrain.Drain, until time.Time) (err error) {
 	var late <-chan time.Time
-	if !t.HoldUntil.IsZero() {
-		timer := time.NewTimer(time.Until(t.HoldUntil))
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
 		defer timer.Stop()
 		late = timer.C
 	}
@@ -283,11 +282,7 @@ func (t *task) revertEarlierLives(ctx context.Context) error {
 // It holds even if the notice of the drain is cancelled, and the next Node of the instance is
 // told. cluster.ErrNodeGone, nodedrain.ErrOutdated: a Node has changed meanwhile.
 func (t *task) noteConsequence(ctx context.Context) error {
-	d := t.Decision
-	if d.Deadline.IsZero() {
-		d.Deadline = decision.DeadlineOf(*t.n, time.Now(), t.c.Policy)
-	}
-	entry := d.Entry(*t.n, time.Now())
+	entry := t.Entry(*t.n, time.Now())
 	for _, ref := range t.found.Refs {
 		noted := false
 		err := cluster.Retry(ctx, t.log, "note what follows from the drain", func(ctx context.Context) error {

@@ -68,13 +68,14 @@ func (t *task) awaitReady(ctx context.Context) error {
 			t.Deadline = next.Deadline // the limits of the hook may have been read by now
 		}
 		late := !time.Now().Before(t.Deadline)
-		switch {
-		case next.Action == decision.Launch && next.found.Ready && next.hasRestarted():
+		ready := next.Action == decision.Launch && next.found.Ready && next.hasRestarted()
+		if ready {
 			if err := next.backInService(ctx); err != nil {
 				return err
 			}
-			fallthrough
-		case next.Action == decision.Complete, late && t.n.Hook.Destination == notice.WarmPool:
+		}
+		switch {
+		case ready, next.Action == decision.Complete, late && t.n.Hook.Destination == notice.WarmPool:
 			hook := t.hook()
 			hook.Assumed = true // that it is gone by then is no loss: the node is ready
 			log := t.log.WithValues("node", next.found.Ref().Name, "ready", next.found.Ready)

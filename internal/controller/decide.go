@@ -14,6 +14,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // decide finds out whose the instance of a task is, by answers of EC2 that are not older than maxAge, and what is to be
@@ -72,7 +73,7 @@ func (t *task) resolve(ctx context.Context, maxAge time.Duration) (found *lookup
 			decision.Late(*t.n, time.Now()) || time.Since(begin) > decision.LateAfter {
 			return found, nil
 		}
-		if err := pause(ctx, nil, time.Now().Add(askStateAgain)); err != nil {
+		if err := retry.Sleep(ctx, askStateAgain); err != nil {
 			return nil, err
 		}
 	}

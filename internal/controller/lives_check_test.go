@@ -388,6 +388,9 @@ func (w *world) patched(before, after *unstructured.Unstructured) {
 		switch r.state {
 		case cluster.StateDraining:
 			w.checkBegin(r, b, a, now)
+			if b.Spec.Unschedulable { // else its cordon is looked at
+				w.checkLimit(r, b, a, now)
+			}
 		case cluster.StateWaiting:
 			w.watchWaiting()
 		}
@@ -809,6 +812,12 @@ func (w *world) notYet(p *post) string {
 	}
 	if w.h.options.deregistration > 0 && !p.forged && w.isTarget(m, true) && !w.opened(p) && !w.outlivedHook(p) {
 		return "it is still in a target group"
+	}
+	for _, r := range w.nodes {
+		serves := r.m == m && r.deleted.IsZero() && r.provided && r.ready && r.excluded.IsZero() && w.calm(r.readySince, now) >= acted
+		if serves && w.h.options.deregistration > 0 && !p.forged && w.calm(w.knownAt(p), now) >= acted && !w.opened(p) && !w.outlivedHook(p) {
+			return "its Node " + r.name + " is excluded from no load balancer"
+		}
 	}
 	for _, r := range w.nodes {
 		if r.m != m || !r.deleted.IsZero() || !r.provided || !r.ready || now.Sub(r.readySince) < acted || r.uncordoned.After(r.cordoned) {

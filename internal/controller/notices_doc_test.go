@@ -376,7 +376,7 @@ also in the log line ` + "`decided`" + ` and in ` + "`node_termination_handler_d
 - *Cordon*: one patch makes the Node unschedulable, and adds the taint and the label that options ask for.
 - *Drain*: the pods are evicted, each with its own grace period, which ends 2 s before the deadline at the latest.
 - *Forced*: a pod that a PodDisruptionBudget or a webhook still protects at deadline − grace − 5 s is deleted instead. Where its grace
-  period does not fit into the notice, they get [half of the time](policy.md#rules-for-nodes), and the pod the rest.
+  period does not fit into what is left at the cordon, they get [half of that](policy.md#rules-for-nodes), and the pod the rest.
 - All notices about a node share one drain, with the earliest of their deadlines.
 
 ## At a glance

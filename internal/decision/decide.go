@@ -80,10 +80,10 @@ func Decide(n notice.Notice, f Facts, p Policy) Decision {
 		d = atEnd(d, n, f)
 	case f.Ownership == Pending:
 		d.Action, d.Why, d.HoldUntil = Hold, WhyNoNodeYet, expectUntil(n, d.Deadline, f.Now, p)
-	case f.Drained && p.Owns(n.Hook):
-		d.Action, d.Why = Complete, WhyConsequence
 	case f.Drained:
-		d = Decision{Action: Drop, Why: WhyConsequence}
+		if d.Action, d.Why = Drop, WhyConsequence; p.Owns(n.Hook) {
+			d.Action = Complete
+		}
 	default:
 		d = byRule(d, n, f, p)
 	}
@@ -189,11 +189,6 @@ func (p Policy) Foreign() Action {
 		return Drop
 	}
 	return Leave
-}
-
-// DeadlineOf is the deadline that a notice without readable hook limits gives; zero: none.
-func DeadlineOf(n notice.Notice, now time.Time, p Policy) time.Time {
-	return byKind(n, notice.HookLimits{}, now, p).Deadline
 }
 
 // byKind returns the reason and the deadline of the work, and how long its message is held.

@@ -33,7 +33,7 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 		"an instance that stops, as was announced, and was drained for that": {
 			n:       notice.Notice{Kind: notice.StateChange, Time: at(-3)},
 			drained: true,
-			want:    Decision{Action: Drop, Why: WhyConsequence},
+			want:    Decision{Action: Drop, Why: WhyConsequence, Deadline: at(117)},
 		},
 		"its hook is completed": {
 			n:       notice.Notice{Kind: notice.ASGTerminate, Time: at(-3), Hook: notice.Hook{Name: "h"}},
@@ -43,7 +43,7 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 		"somebody else's is not": {
 			n:       notice.Notice{Kind: notice.ASGTerminate, Time: at(-3), Hook: notice.Hook{Name: "h"}},
 			drained: true, limits: limits, policy: Policy{NodeGracePeriod: time.Minute, HookNames: []string{"another"}},
-			want: Decision{Action: Drop, Why: WhyConsequence},
+			want: Decision{Action: Drop, Why: WhyConsequence, HoldUntil: at(60)},
 		},
 		"one that has stopped is done with as ever": {
 			n:       notice.Notice{Kind: notice.StateChange, Gone: true, Time: at(-3)},

@@ -75,7 +75,7 @@ type step struct {
 //	refused, or not heard, too recently     | wait
 //	otherwise                               | evict: patient terms with g, others with what is left, at most g
 //
-// Nothing is forced without a deadline, nor under patient terms, and no grace is ever zero.
+// Nothing is forced without a deadline, nor under patient terms, and no grace is zero but a pod's own.
 func nextStep(p podState, front tier, terms evacuation.Terms, now time.Time) step {
 	switch shown := p.acceptedAt.Add(watchLag); {
 	case p.end.keptBy != "": // a deletion could do no more
@@ -130,13 +130,10 @@ func force(p podState, terms evacuation.Terms, now time.Time) step {
 	}
 	grace := p.graceNow(terms, now)
 	tried := p.refused > 0 || p.lateUnheard >= lateTries || inFlight || !p.acceptedAt.IsZero()
-	switch {
-	case tried, modeOf(terms) == immediate:
+	if tried || modeOf(terms) == immediate {
 		return step{kind: stepDelete, grace: grace}
-	case p.ownGrace && grace == p.grace:
-		return step{kind: stepEvict}
 	}
-	return step{kind: stepEvict, grace: grace}
+	return p.evictWith(grace)
 }
 
 // evict is for a pod that there is time for.
@@ -151,7 +148,11 @@ func evict(p podState, front tier, terms evacuation.Terms, now time.Time) step {
 	case now.Before(p.retryAt):
 		return step{until: earlier(forceAt, p.retryAt)}
 	}
-	grace := p.graceNow(terms, now)
+	return p.evictWith(p.graceNow(terms, now))
+}
+
+// evictWith is an eviction with a grace period; one that leaves the pod its own names none.
+func (p podState) evictWith(grace time.Duration) step {
 	if p.ownGrace && grace >= p.grace {
 		return step{kind: stepEvict}
 	}

@@ -204,11 +204,12 @@ func (i Intent) CountUncordon(cordoned bool) Intent {
 	return i
 }
 
+// InWork reports whether the node is being drained, and is not held back.
+func (i Intent) InWork() bool { return i.Version > 0 && !i.Finished() && !i.HeldBack }
+
 // UncordonedWithin reports whether somebody else has uncordoned the node during the
 // episode.
-func (i Intent) UncordonedWithin(cordoned bool) bool {
-	return i.Version > 0 && !i.Finished() && !i.HeldBack && !cordoned
-}
+func (i Intent) UncordonedWithin(cordoned bool) bool { return i.InWork() && !cordoned }
 
 // Has reports whether the intent has a notice of the kind.
 func (i Intent) Has(kind notice.Kind) bool {

@@ -160,7 +160,7 @@ func (d *Drain) hasPods() bool {
 // instance has no other: then it waits for the next one only.
 func (d *Drain) needsMachine() bool {
 	nodes := d.r.Cluster
-	return inWork(d.carried()) &&
+	return d.carried().InWork() &&
 		(d.hasPods() || nodes.Exists(d.ref) || len(nodes.ByInstance(d.ref.Instance)) > 0)
 }
 

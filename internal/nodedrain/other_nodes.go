@@ -202,7 +202,7 @@ func (d endStage) othersWithPods() []*Drain {
 func (r *Registry) isDraining(ref cluster.Ref) bool {
 	return slices.ContainsFunc(r.Cluster.Others(ref), func(other cluster.Ref) bool {
 		nd := r.Get(other)
-		return nd != nil && inWork(nd.carried())
+		return nd != nil && nd.carried().InWork()
 	})
 }
 

@@ -118,7 +118,7 @@ func (p *recording) write(ctx context.Context, d *Drain) (carried *intent.Intent
 	now := time.Now().UTC()
 	var begins, isNew bool
 	carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
-		begins = !inWork(i)
+		begins = !i.InWork()
 		i = d.orUnrecorded(i)
 		isNew, isDone = !i.Covers(*p.Entry), i.Over(*p.Entry)
 		if isDone {
@@ -135,7 +135,7 @@ func (p *recording) write(ctx context.Context, d *Drain) (carried *intent.Intent
 func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.Intent {
 	next := carried.With(*p.Entry, p.Hook, now)
 	switch {
-	case inWork(carried) || next.Finished():
+	case carried.InWork() || next.Finished():
 	case !p.getsPlace(d, next, now) && decision.CanWait(next, now, p.Policy):
 		next.HeldBack = true
 	default:
@@ -205,9 +205,6 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 		"because its machine goes away")
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.CordonAgain, Why: decision.WhyUncordoned})
 }
-
-// inWork reports whether the node is being drained, and is not held back.
-func inWork(i intent.Intent) bool { return i.Version > 0 && !i.Finished() && !i.HeldBack }
 
 // firstTries is how long it is tried to write a node before its pods leave without the cordon: some of them would be
 // scheduled to it again.

@@ -155,27 +155,19 @@ var ticks = []float64{
 	-3600, -900, -300, -60, -30, 0, 10, 30, 60, 120, 300, 900, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600,
 }
 
-// A span is how much of the time before now is drawn, and what it is divided by.
-type span struct{ all, step time.Duration }
-
-// spans are those that plot chooses from: a storm of a minute is no single column.
-var spans = []span{
-	{10 * time.Minute, 2 * time.Minute},
-	{30 * time.Minute, 10 * time.Minute},
-	{time.Hour, 15 * time.Minute},
-	{3 * time.Hour, time.Hour},
-	{6 * time.Hour, 2 * time.Hour},
-	{12 * time.Hour, 3 * time.Hour},
-}
-
-// spanOf is the shortest that has all episodes.
-func spanOf(episodes []overview.Episode, now time.Time) span {
-	for _, s := range spans {
-		if !slices.ContainsFunc(episodes, func(e overview.Episode) bool { return now.Sub(e.Ended) > s.all }) {
-			return s
-		}
+// places are where the episodes, the newest first, are on the axis of time, in percent: now is at its end. The longer a
+// pause is the less room it takes for that, so that a storm is no column though another drain has ended hours before.
+func places(episodes []overview.Episode, now time.Time) []float64 {
+	all := make([]float64, len(episodes))
+	back, last := 0.0, now
+	for k := range episodes {
+		back += math.Log1p(max(0, last.Sub(episodes[k].Ended).Seconds()) / 10)
+		all[k], last = back, episodes[k].Ended
 	}
-	return span{past, past / 4}
+	for k := range all {
+		all[k] = 100 - 98*all[k]/max(1, back)
+	}
+	return all
 }
 
 // plot draws the episodes: when each ended, and with how much slack.
@@ -203,22 +195,18 @@ func plot(episodes []overview.Episode, now time.Time) template.HTML {
 		d.add(`<text class="axis" text-anchor="end" x="-8" y="`).number(y + 4).add(`">` + name + `</text>`)
 	}
 	d.add(`<text class="axis" text-anchor="end" x="-8" y="230">none</text>`)
-	span := spanOf(episodes, now)
-	for at := time.Duration(0); at <= span.all; at += span.step {
-		x := 100 * (1 - float64(at)/float64(span.all))
-		anchor, name := "middle", overview.Length(-at)
-		if at == 0 {
-			anchor, name = "end", "now"
-		}
-		if at == span.all {
-			anchor = "start"
-		}
+	axis := func(x float64, anchor, name string) {
 		d.add(`<line class="tick" x1="`).percent(x).add(`" x2="`).percent(x).add(`" y1="238" y2="243"/>`)
 		d.add(`<text class="axis" text-anchor="` + anchor + `" x="`).percent(x).add(`" y="256">` + name + `</text>`)
 	}
+	axis(100, "end", "now")
+	named, x := 100.0, places(episodes, now)
 	for i := range episodes {
 		e := &episodes[i]
-		x := min(max(100*(1-float64(now.Sub(e.Ended))/float64(span.all)), 0), 100)
+		if named-x[i] >= 16 { // there is room
+			named = x[i]
+			axis(named, "start", overview.Length(e.Ended.Sub(now)))
+		}
 		y := plotApart
 		if e.Slack != nil {
 			y = s.y(*e.Slack)
@@ -228,7 +216,7 @@ func plot(episodes []overview.Episode, now time.Time) template.HTML {
 		if e.Failed() {
 			d.add(" bad")
 		}
-		d.add(`" href="#` + k.Class + `" x="`).percent(x).add(`" y="`).number(y).add(`"/>`)
+		d.add(`" href="#` + k.Class + `" x="`).percent(x[i]).add(`" y="`).number(y).add(`"/>`)
 	}
 	return d.html()
 }

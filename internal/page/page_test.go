@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -238,8 +239,20 @@ func TestEpisodesAreDotsBelowTheLineIfMissed(t *testing.T) {
 	if number(t, dots[0][4]) >= number(t, zero) || number(t, dots[1][4]) <= number(t, zero) || dots[0][2] != "" || dots[1][2] != " bad" {
 		t.Errorf("the line is at %s, the dots are %v", zero, dots)
 	}
-	if dots[0][3] != "91.7" || dots[1][3] != "50.0" {
-		t.Errorf("the dots of an hour and of six hours ago are %v", dots)
+	if x := []float64{number(t, dots[0][3]), number(t, dots[1][3]), number(t, dots[2][3])}; !slices.IsSortedFunc(x, func(a, b float64) int { return cmp.Compare(b, a) }) {
+		t.Errorf("the dots of an hour, six hours and seven hours ago are at %v", x)
+	}
+}
+
+func TestAStormIsNoColumnBesideADrainOfHoursAgo(t *testing.T) {
+	var episodes []overview.Episode
+	for k := range 100 {
+		episodes = append(episodes, overview.Episode{Ended: now.Add(-time.Duration(k) * time.Second)})
+	}
+	episodes = append(episodes, overview.Episode{Ended: now.Add(-20 * time.Hour)})
+	x := places(episodes, now)
+	if storm := x[0] - x[99]; storm < 30 || x[0] > 100 || x[100] < 0 || x[99]-x[100] < 10 {
+		t.Errorf("the storm has %.0f %% of the width, and the drain of before is at %.0f %%", storm, x[100])
 	}
 }
 
