@@ -274,17 +274,17 @@ func TestThePlaygroundStaysUntilItIsInterrupted(t *testing.T) {
 		status  int
 		want    string
 	}{
-		{"doctor --accept permissions", 0, " checks passed, 1 accepted\n"},
-		{"what-if --all", 0, "0 of 3 nodes would lose pods"},
-		{"simulate spot --node node-a --yes", 0, " s  drained, 0 of "},
-		{"simulate spot --node node-b --yes", 0, " s  drained, 0 of "},
-		{"status", 0, "Queue:       "},
-		{"report", 4, "2 drains: 2 drained."}, // of this day, of which the leader knows some minutes
-		{"pause --why enough", 0, "the handler is paused"},
-		{"status", 5, "enough"},
-		{"resume", 0, "enough"},
+		{"node-termination-handler doctor --accept permissions", 0, " checks passed, 1 accepted\n"},
+		{"node-termination-handler what-if --all", 0, "0 of 3 nodes would lose pods"},
+		{"node-termination-handler simulate spot --node node-a --yes", 0, " s  drained, 0 of "},
+		{"node-termination-handler simulate spot --node node-b --yes", 0, " s  drained, 0 of "},
+		{"node-termination-handler status", 0, "Queue:       "},
+		{"node-termination-handler report", 4, "2 drains: 2 drained."}, // of this day, of which the leader knows some minutes
+		{"node-termination-handler pause --why enough", 0, "the handler is paused"},
+		{"kubectl-nth status", 5, "enough"},
+		{"node-termination-handler resume", 0, "enough"},
 	} {
-		shell := exec.CommandContext(ctx, "sh", "-c", ". "+variables+" && node-termination-handler "+tt.command)
+		shell := exec.CommandContext(ctx, "sh", "-c", ". "+variables+" && "+tt.command)
 		out, err := shell.CombinedOutput()
 		if err != nil && !errors.As(err, new(*exec.ExitError)) {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -164,6 +165,7 @@ func (d *demo) stay(ctx context.Context) error {
 	d.say("")
 	d.say("    alias kubectl=\"$(go -C hack/helm tool -n kubectl)\"")
 	d.say("    kubectl get nodes -L node-termination-handler/state,node-termination-handler/kind")
+	d.say("    kubectl nth status") // the same program
 	d.say("    kubectl uncordon %s", names)
 	d.say("")
 	d.say("To let the group %s terminate the instance of %s:", groupName, nodes[1].name)
@@ -244,6 +246,10 @@ func (d *demo) writeVariables() error {
 	text += fmt.Sprintf("export PATH='%s':\"$PATH\"\n", directory)
 	if err := os.WriteFile(d.playground, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("write the variables: %w", err)
+	}
+	plugin := filepath.Join(directory, "kubectl-nth") // of an earlier playground, maybe
+	if err := os.Symlink(filepath.Base(d.handler), plugin); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("name the program for kubectl: %w", err)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
@@ -101,7 +102,12 @@ func (p *podsOf) watch(ctx context.Context, lost int) {
 		p.following.stop()
 		p.watches.mu.Unlock()
 		if err != nil { // else the shared watch has ended, or begun after this list
-			klog.FromContext(ctx).V(1).Info("the pods of a node cannot be listed, trying again", "node", p.node, "error", err)
+			log := klog.FromContext(ctx).WithValues("node", p.node, "error", err)
+			if says := "the pods of a node cannot be listed, trying again"; failures == 1 {
+				logging.Warn(log, says)
+			} else {
+				log.V(1).Info(says)
+			}
 		}
 		if retry.Sleep(ctx, watchBackoff.Pause(failures)) != nil {
 			return

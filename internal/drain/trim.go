@@ -93,6 +93,9 @@ func trim(pod *corev1.Pod, labels, annotations []string) *corev1.Pod {
 // Every pod has a projected one, with its token.
 func volumesOf(pod *corev1.Pod) (kept []corev1.Volume) {
 	local, claims := false, 0
+	if pod.Status.Phase == corev1.PodFailed && len(pod.Status.ContainerStatuses) == 0 {
+		claims = mostClaims // a kubelet has refused it, and so attaches none: anybody can put thousands on a node
+	}
 	for k := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[k]
 		var small corev1.Volume

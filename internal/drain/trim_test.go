@@ -62,4 +62,8 @@ func TestAHostilePodTakesLittleMemory(t *testing.T) {
 		len(small.Status.Conditions) != 2 || small.OwnerReferences[0].Name == "" || len(small.Status.ContainerStatuses) != 1 {
 		t.Errorf("something is left out that is read: %v", small)
 	}
+	pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, nil
+	if small = new(PodTrimmer).Trim(pod, &decision.Rules{}); len(small.Spec.Volumes) != 1 {
+		t.Errorf("a pod that its kubelet has refused keeps %d volumes, want its emptyDir alone", len(small.Spec.Volumes))
+	}
 }

@@ -156,8 +156,8 @@ func (d *Drain) hasPods() bool {
 	return !isClosed(d.podsGone.done) && (unknown || d.evacuating.Load() || !d.cordonsOnly())
 }
 
-// needsMachine reports whether the drain is not done with the machine. It is where the Node was deleted, and the
-// instance has no other: then it waits for the next one only.
+// needsMachine reports whether the machine has to stay for the drain: not where the Node was deleted, and the instance
+// has no other, because the drain then waits for the next one only.
 func (d *Drain) needsMachine() bool {
 	nodes := d.r.Cluster
 	return d.carried().InWork() &&
