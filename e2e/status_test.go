@@ -129,7 +129,7 @@ func TestTheStatusNamesWhatTheEndOfADrainWaitsFor(t *testing.T) {
 	h := s.alone()
 	s.transition(nodes[0], awssim.Terminating)
 	s.warn(nodes[1], 2*time.Minute)
-	h.awaitWait(nodes[0], overview.Completion, "workers/hook")
+	h.awaitWait(nodes[0], overview.FailingHook, "lifecycle hook workers/hook is not completed yet: ")
 	h.awaitWait(nodes[1], overview.Target, "web")
 }
 

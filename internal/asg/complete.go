@@ -50,6 +50,10 @@ func (h *Hooks) Complete(ctx context.Context, hook intent.Hook) error {
 	return nil
 }
 
+// Failure is why a hook that is being completed is not completed yet; nil: it is not being completed, or no try has
+// failed so far.
+func (h *Hooks) Failure(hook intent.Hook) error { return h.completions.Failure(hook.Action()) }
+
 // complete reports whether the action was gone before it was completed here.
 func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(error)) (bool, error) {
 	in := &autoscaling.CompleteLifecycleActionInput{

@@ -390,6 +390,32 @@ func TestACompletionEndsWithItsLastCaller(t *testing.T) {
 	})
 }
 
+func TestWhyAHookIsNotCompletedYetIsKnown(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		as.fail(t, complete, "AccessDenied", 403, 0)
+		hook := as.begin(t, "workers", "drain")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := h.Failure(hook); err != nil {
+			t.Errorf("before it is completed: %v", err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = h.Complete(ctx, hook) })
+		time.Sleep(time.Minute)
+		later := hook // as after a heartbeat
+		later.Deadline = later.Deadline.Add(time.Hour)
+		if err := h.Failure(later); !lacksPermission(err) {
+			t.Errorf("while it is completed: %v, want the missing permission", err)
+		}
+		cancel()
+		wg.Wait()
+		synctest.Wait()
+		if err := h.Failure(hook); err != nil {
+			t.Errorf("after the last caller has left: %v", err)
+		}
+	})
+}
+
 func TestACompletionWhoseAnswerIsLostIsSentAgain(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.loseAnswer = true

@@ -18,8 +18,8 @@ import (
 )
 
 // decide finds out whose the instance of a task is, by answers of EC2 that are not older than maxAge, and what is to be
-// done. It asks EC2, Auto Scaling and the cluster what [decision.Decide] has to know, and changes none of
-// them. It tries until it knows, or ctx ends.
+// done. It asks EC2, Auto Scaling and the cluster what [decision.Decide] has to know, and changes nothing.
+// It tries until it knows, or ctx ends.
 func (t *task) decide(ctx context.Context, maxAge time.Duration) error {
 	c, n := t.c, t.n
 	found, err := t.resolve(ctx, maxAge)

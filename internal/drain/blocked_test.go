@@ -202,6 +202,34 @@ func TestARefusedDeletionIsTold(t *testing.T) {
 	}
 }
 
+// What is accepted in the end does not fail any more, though the watch does not show it yet.
+func TestADeletionThatIsAcceptedIsNotToldAsFailing(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		deletions := 0
+		s.kube.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			deletions++
+			switch deletions {
+			case 1:
+				return true, nil, apierrors.NewInternalError(errors.New("no leader of etcd"))
+			case 2:
+				return true, nil, nil
+			}
+			return false, nil, nil
+		})
+		terms := evacuation.Terms{Deadline: s.begin.Add(time.Minute), IgnoreBudgets: true}
+		answers, result := s.asking(terms, 100*time.Millisecond, 10*time.Second)
+		for k, want := range []overview.Cause{overview.Refused, overview.Answer} {
+			if waits := answers[k].Waits; len(waits) != 1 || waits[0].Cause != want {
+				t.Errorf("it waits for %+v, want the cause %s", waits, want)
+			}
+		}
+		if deletions != 3 || result.Forced != 1 {
+			t.Errorf("%d deletions, %+v", deletions, result)
+		}
+	})
+}
+
 func TestARefusedEvictionNamesWhoHasRefused(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-0"}}
 	long := deniedBy("long.example.com")

@@ -149,7 +149,7 @@ func (n *nodePods) depart(uid types.UID, p *podState, now time.Time) {
 	}
 	n.result.Record.LastLeft = later(n.result.Record.LastLeft, left)
 	if p.wasCutShort(left) {
-		had := p.killedAt.Sub(p.askedAt).Round(time.Second)
+		had := p.killedAt.Sub(p.firstAcceptedAt).Round(time.Second)
 		told := p.name + " after " + overview.Length(had) + " of " + overview.Length(p.grace)
 		n.result.Record.CutShort = append(n.result.Record.CutShort, told)
 	}
@@ -158,7 +158,7 @@ func (n *nodePods) depart(uid types.UID, p *podState, now time.Time) {
 // wasCutShort reports whether a pod that has left then was killed before its grace period was over.
 func (p podState) wasCutShort(left time.Time) bool {
 	const blink = time.Second // the API server cuts times to seconds
-	had := p.killedAt.Sub(p.askedAt)
+	had := p.killedAt.Sub(p.firstAcceptedAt)
 	if p.killedAt.IsZero() || had >= p.grace-blink {
 		return false
 	}

@@ -380,7 +380,7 @@ func TestAPodThatHadASecondIsCutShort(t *testing.T) {
 		{10 * time.Second, 8 * time.Second, false},
 		{30 * time.Second, 30 * time.Second, false},
 	} {
-		p := podState{askedAt: asked, killedAt: asked.Add(tt.had), grace: 30 * time.Second}
+		p := podState{firstAcceptedAt: asked, killedAt: asked.Add(tt.had), grace: 30 * time.Second}
 		if got := p.wasCutShort(asked.Add(tt.left)); got != tt.want {
 			t.Errorf("had %s, left after %s: cut short is %t", tt.had, tt.left, got)
 		}

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 type emptyNode struct {
 	requests []string
 	hangs    int // so many lists get no answer
+
+	shareFrom int // see Drainer.ShareFrom
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -64,7 +66,7 @@ func (e *emptyNode) watched(t *testing.T, d time.Duration) (*podStore, *logtest.
 	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), log.Logger()), d)
 	defer cancel()
 	store := newPodStore()
-	store.watch(ctx, &Drainer{Client: client}, "a")
+	store.watch(ctx, &Drainer{Client: client, ShareFrom: e.shareFrom}, "a")
 	return store, &log
 }
 
@@ -95,6 +97,24 @@ func TestAListWithoutAnAnswerIsTriedAgain(t *testing.T) {
 		node := &emptyNode{hangs: 1}
 		if store, log := node.watched(t, requestTimeout+2*time.Second); !store.synced() {
 			t.Errorf("the pods have not been seen, by %d requests; the log says:\n%s", len(node.requests), log)
+		}
+	})
+}
+
+// Of a node's own watch, client-go logs that.
+func TestAListOfManyThatFailsIsAWarningOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &emptyNode{hangs: 3, shareFrom: 1}
+		store, log := node.watched(t, 5*time.Minute)
+		if !store.synced() {
+			t.Errorf("the pods have not been seen, by %d requests", len(node.requests))
+		}
+		var levels []string
+		for _, e := range log.Entries("the pods of a node cannot be listed, trying again") {
+			levels = append(levels, e.Level)
+		}
+		if want := []string{"warn", "debug", "debug"}; !slices.Equal(levels, want) {
+			t.Errorf("it is logged at the levels %q, want %q:\n%s", levels, want, log)
 		}
 	})
 }

@@ -39,25 +39,25 @@ type podState struct {
 	end podEnd
 
 	// Requests.
-	requested     bool      // it was asked to leave
-	evictingSince time.Time // since when an eviction is in flight; zero: none is
-	deleting      bool      // a deletion is in flight
-	acceptedAt    time.Time // when the last request was accepted; zero: it was not
-	askedAt       time.Time // when the first request was accepted; zero: none was
-	killedAt      time.Time // when its kubelet kills it by the last one
-	refused       int       // evictions refused
-	hopeless      bool      // the last one, by what never allows it
-	unheard       int       // evictions since the last refusal that have not reached the budget; see the func unheard
-	lateUnheard   int       // the same, since the pod must be forced
-	failed        int       // deletions failed since the last refusal
-	retryAt       time.Time // no eviction before this time; if failed or lateUnheard is positive, no deletion either
-	unanswered    bool      // a request failed in a way that does not rule out that it was accepted
-	staleVersion  string    // resourceVersion that the API server has rejected as outdated; empty: none
-	evicted       bool      // an eviction was accepted
-	forced        bool      // a deletion was accepted
-	shortened     bool      // it was asked to stop sooner, while it was stopping
-	ticket        *ticket   // at the gate; nil: none
-	surge         surge     // a replacement that comes first
+	requested       bool      // it was asked to leave
+	evictingSince   time.Time // since when an eviction is in flight; zero: none is
+	deleting        bool      // a deletion is in flight
+	acceptedAt      time.Time // when the last request was accepted; zero: it was not
+	firstAcceptedAt time.Time // when the first request was accepted; zero: none was
+	killedAt        time.Time // when its kubelet kills it by the last one
+	refused         int       // evictions refused
+	hopeless        bool      // the last one, by what never allows it
+	unheard         int       // evictions since the last refusal that have not reached the budget; see the func unheard
+	lateUnheard     int       // the same, since the pod must be forced
+	failed          int       // deletions failed since the last refusal
+	retryAt         time.Time // no eviction before this time; if failed or lateUnheard is positive, no deletion either
+	unanswered      bool      // a request failed in a way that does not rule out that it was accepted
+	staleVersion    string    // resourceVersion that the API server has rejected as outdated; empty: none
+	evicted         bool      // an eviction was accepted
+	forced          bool      // a deletion was accepted
+	shortened       bool      // it was asked to stop sooner, while it was stopping
+	ticket          *ticket   // at the gate; nil: none
+	surge           surge     // a replacement that comes first
 
 	stillThere  time.Time // when the API server was last asked for it, and had it; see askForOverdue
 	unconfirmed bool      // it should have ended, and its kubelet has not confirmed it
@@ -94,7 +94,7 @@ func (p *podState) noteEarlier(pod *corev1.Pod, cordoned time.Time) {
 	if !p.stopping() || cordoned.IsZero() || asked.Before(cordoned.Truncate(time.Second)) {
 		return
 	}
-	p.askedAt, p.killedAt = asked, p.deletion
+	p.firstAcceptedAt, p.killedAt = asked, p.deletion
 	p.evicted = slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return isDisruption(c) && c.Reason == byEviction
 	})

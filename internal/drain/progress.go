@@ -123,7 +123,7 @@ func (n *nodePods) waitOf(p podState, now time.Time) overview.Wait {
 // graceUntil is the wait for a pod that is killed at end. It may need more time, which the machine does not leave it.
 func (p podState) graceUntil(end, deadline time.Time) overview.Wait {
 	w := overview.Wait{Cause: overview.Grace, Why: "grace until " + timeOfDay(end), Until: end}
-	needs := later(end, p.askedAt.Add(p.grace)) // it may have been given less
+	needs := later(end, p.firstAcceptedAt.Add(p.grace)) // it may have been given less
 	if deadline.IsZero() || needs.Sub(deadline) < time.Second {
 		return w
 	}

@@ -396,10 +396,10 @@ func (d *Drainer) observe(c *call) {
 func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) {
 	p := c.state
 	p.acceptedAt, p.blocks, p.failed = now, nil, 0
-	if p.askedAt.IsZero() && !c.shortens { // else somebody else has begun, and nobody knows how much it has had
-		p.askedAt = now
+	if p.firstAcceptedAt.IsZero() && !c.shortens { // else somebody else has begun, and nobody knows how much it has had
+		p.firstAcceptedAt = now
 	}
-	if !p.askedAt.IsZero() && !c.gone {
+	if !p.firstAcceptedAt.IsZero() && !c.gone {
 		p.killedAt = now.Add(cmp.Or(c.step.grace, p.grace))
 	}
 	switch {

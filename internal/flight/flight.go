@@ -103,7 +103,7 @@ func (c *Call[V]) report(failure error) {
 }
 
 // A Group has at most one call in flight for each key. The zero value is ready for
-// use. Its method may be called concurrently.
+// use. Its methods may be called concurrently.
 type Group[K comparable, V any] struct {
 	mu    sync.Mutex
 	calls map[K]*Call[V]
@@ -118,6 +118,19 @@ func (g *Group[K, V]) Do(ctx context.Context, key K, f Func[V]) (V, error) {
 		return none, context.Cause(ctx)
 	}
 	return g.join(ctx, key, f).Wait(ctx)
+}
+
+// Failure returns the latest failure that the call in flight for key has reported; nil: there is none.
+func (g *Group[K, V]) Failure(key K) error {
+	g.mu.Lock()
+	c := g.calls[key]
+	g.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure
 }
 
 func (g *Group[K, V]) join(ctx context.Context, key K, f Func[V]) *Call[V] {

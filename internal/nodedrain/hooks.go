@@ -237,3 +237,6 @@ var errNotOurs = errors.New("a handler without a queue completes no hooks")
 
 // Complete leaves the hook as it is.
 func (NoHooks) Complete(context.Context, intent.Hook) error { return errNotOurs }
+
+// Failure is nil: nothing is tried.
+func (NoHooks) Failure(intent.Hook) error { return nil }

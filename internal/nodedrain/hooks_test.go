@@ -10,15 +10,31 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // answeringHooks answer each completion with an error.
 type answeringHooks struct {
 	Hooks
-	err error
+	err, failure error
 }
 
 func (h answeringHooks) Complete(context.Context, intent.Hook) error { return h.err }
+func (h answeringHooks) Failure(intent.Hook) error                   { return h.failure }
+
+func TestAWaitForAHookSaysWhyItIsNotCompleted(t *testing.T) {
+	hooks := []intent.Hook{{Group: "workers", Name: "wait"}}
+	for want, failure := range map[string]error{
+		"hook: lifecycle hook workers/wait is being completed":                        nil,
+		"failing-hook: lifecycle hook workers/wait is not completed yet: not allowed": errors.New("not allowed"),
+	} {
+		d := &Drain{r: New(Config{Hooks: answeringHooks{failure: failure}})}
+		waits := d.withFailures(append(completing(hooks, nil), overview.Wait{Cause: overview.Delay, Name: "workers/wait"}), hooks)
+		if got := string(waits[0].Cause) + ": " + waits[0].Why; got != want || waits[1].Cause != overview.Delay {
+			t.Errorf("%q, %+v, want %q", got, waits[1], want)
+		}
+	}
+}
 
 // A kubelet can write the name of a hook that there never was.
 func TestTheLogSaysOfAHookThatWasCompletedAloneThatItWas(t *testing.T) {

@@ -38,6 +38,8 @@ type Hooks interface {
 	Hold(ctx context.Context, h intent.Hook)
 	Waits(ctx context.Context, h intent.Hook) (waits, ended bool, err error)
 	Complete(ctx context.Context, h intent.Hook) error
+	// Failure is why a hook that is being completed is not completed yet; nil: nothing has failed so far.
+	Failure(h intent.Hook) error
 }
 
 // Replacements speaks to Auto Scaling about other instances in the place of those that go; see package asg.

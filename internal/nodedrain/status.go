@@ -62,6 +62,7 @@ func (d *Drain) status(ctx context.Context) *overview.Node {
 	if stage != "" {
 		n.Stage = stage
 	}
+	waits = d.withFailures(waits, carried.Hooks)
 	n.WaitsFor = waits
 	if progress, known := d.ask(ctx); known {
 		if progress.Listed {
@@ -127,6 +128,22 @@ func completing(hooks []intent.Hook, ended map[intent.Hook]bool) (waits []overvi
 				Cause: overview.Completion, Name: name, Until: h.Deadline,
 				Why: "lifecycle hook " + name + " is being completed",
 			})
+		}
+	}
+	return waits
+}
+
+// withFailures returns the waits. Those for hooks whose completion fails say why.
+func (d *Drain) withFailures(waits []overview.Wait, hooks []intent.Hook) []overview.Wait {
+	waits = slices.Clone(waits)
+	for k := range waits {
+		w := &waits[k]
+		at := slices.IndexFunc(hooks, func(h intent.Hook) bool { return w.Name == h.Group+"/"+h.Name })
+		if w.Cause != overview.Completion || at < 0 {
+			continue
+		}
+		if err := d.r.Hooks.Failure(hooks[at]); err != nil {
+			w.Cause, w.Why = overview.FailingHook, "lifecycle hook "+w.Name+" is not completed yet: "+err.Error()
 		}
 	}
 	return waits

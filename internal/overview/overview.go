@@ -241,9 +241,10 @@ const (
 	Answer          Cause = "answer"           // an answer of the API server, or its effect
 	Volume          Cause = "volume"           // volumes that are still attached
 	Target          Cause = "load-balancer"
-	Delay           Cause = "delay"      // the option complete-lifecycle-action-delay-seconds
-	OtherNode       Cause = "other-node" // another Node of the same machine
-	Completion      Cause = "hook"       // the completion of a lifecycle hook
+	Delay           Cause = "delay"        // the option complete-lifecycle-action-delay-seconds
+	OtherNode       Cause = "other-node"   // another Node of the same machine
+	Completion      Cause = "hook"         // the completion of a lifecycle hook
+	FailingHook     Cause = "failing-hook" // one whose completion fails
 )
 
 // ByDeadline orders nodes: the one whose machine goes first comes first, those without a deadline come last.

@@ -26,7 +26,7 @@ func (c Cause) Refuses() bool {
 
 // blocks reports whether the cause does not end by itself, or nobody knows its end.
 func (c Cause) blocks() bool {
-	return c.Refuses() || slices.Contains([]Cause{Kubelet, Volume, Target}, c)
+	return c.Refuses() || slices.Contains([]Cause{Kubelet, Volume, Target, FailingHook}, c)
 }
 
 // Blocked reports whether the node waits for something that somebody has to clear away.

@@ -104,6 +104,15 @@ func TestSlackIsTheGapBeforeTheLine(t *testing.T) {
 				`<rect class="slack ok" x="22.5%" width="67.5%" y="8" height="12"/>`, `<use href="#m-gone" x="22.5%" y="14"/>`,
 			},
 		},
+		"each time that is known has its mark": {
+			node(func(n *overview.Node) {
+				n.CordonedAt, n.LastAsked = now.Add(-48*time.Second), now.Add(-24*time.Second)
+			}),
+			[]string{
+				`<use href="#m-notice" x="0.0%" y="14"/>`, `<use href="#m-cordon" x="9.0%" y="14"/>`,
+				`<use href="#m-asked" x="27.0%" y="14"/>`, `<use href="#m-now" x="45.0%" y="14"/>`,
+			},
+		},
 		"it is held back": {
 			node(func(n *overview.Node) { n.CordonedAt, n.NotBefore = time.Time{}, now.Add(20*time.Second) }),
 			[]string{`<rect class="held" x="0.0%" width="45.0%" y="12" height="4"/>`, `<use href="#m-begin" x="60.0%" y="14"/>`},
@@ -309,6 +318,22 @@ func TestADrainWhoseEndIsNotKnownIsNotInTime(t *testing.T) {
 		if tally.InTime != 0 || tally.Bad != 1 {
 			t.Errorf("%d in time, %d failed, want none and one", tally.InTime, tally.Bad)
 		}
+	}
+}
+
+// What a tally counts as in time is what the account of the drain says, whatever its slack: a drain that ends a moment
+// after its deadline may have lost nothing.
+func TestATallyCountsWhatTheAccountSays(t *testing.T) {
+	slack := func(s float64) *float64 { return &s }
+	got := tallies([]overview.Episode{
+		{Kind: "spot-interruption", Outcome: "drained", Slack: slack(-0.4)},
+		{Kind: "spot-interruption", Outcome: "missed", Slack: slack(-3)},
+		{Kind: "spot-interruption", Outcome: "called-off"},
+		{Kind: "spot-interruption"},
+	})
+	want := []tally{{Kind: kindNamed("spot-interruption"), Episodes: 4, InTime: 1, Bad: 1, Unknown: 1, Least: "-3s", Median: "-3s"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

@@ -25,7 +25,7 @@ func waits(i int, now time.Time) []overview.Wait {
 		{Cause: overview.Finalizer, Name: "example.com/backup", Why: "keeps a pod that has ended", Pods: 1, Pod: "data/db-1"},
 		{Cause: overview.Volume, Name: "pvc-5f0b1d2c", Why: "is still attached"},
 		{Cause: overview.Target, Name: "k8s-shop-web-0a1b2c3d4e", Why: "still sends requests to the machine"},
-		{Cause: overview.Completion, Name: "workers/drain", Why: "Auto Scaling has not answered"},
+		{Cause: overview.FailingHook, Name: "workers/drain", Why: "is not completed yet: no answer in time"},
 		{Cause: overview.Kubelet, Why: "does not say what became of the pods", Pods: 3},
 	}
 	first := all[(i/3)%len(all)]
