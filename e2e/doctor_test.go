@@ -129,7 +129,7 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		s.Helper()
 		s.must(s.aws.Apply(awssim.State{
 			Queues:    []awssim.Queue{{Name: queueName, Attributes: s.healthyQueue()}, {Name: "dead", Attributes: map[string]string{"MessageRetentionPeriod": "1209600", "Policy": allowRules}}},
-			Instances: []awssim.Instance{{ID: n.instance, Tags: managed}},
+			Instances: []awssim.Instance{{ID: n.instance, Lifecycle: "spot", Tags: managed}},
 			Groups:    []awssim.Group{{Name: "workers", Instances: []string{n.instance}, Tags: managed}},
 			Hooks:     []awssim.Hook{hook},
 			Keys:      []awssim.Key{{ID: "k", Policy: allowRules}},
@@ -181,14 +181,14 @@ func TestDoctorFindsWhatIsBrokenAndNothingElse(t *testing.T) {
 		{"a key of one's own", attribute("KmsMasterKeyId", "k"), nil, 3},
 		{"a queue that EventBridge may not write to", attribute("Policy", ""), every("failed", "queue-policy"), 1},
 		{"a policy for everybody", attribute("Policy", `{"Statement": {"Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": "*"}}`), every("failed", "queue-policy-open"), 1},
-		{"a rule with a typo", put(rule("aws.ec2", "aws.health", "aws.auto-scaling")), every("failed", "rule-asg-terminate"), 1},
+		{"a rule with a typo", put(rule("aws.ec2", "aws.health", "aws.auto-scaling")), every("warning", "rule-asg-terminate"), 3}, // the sweep finds them
 		{"a rule that is disabled", put(disabled), map[string]string{
-			"rule-spot": "failed", "rule-rebalance": "warning", "rule-state-change": "warning", "rule-health": "warning", "rule-asg-terminate": "failed",
+			"rule-spot": "failed", "rule-rebalance": "warning", "rule-state-change": "warning", "rule-health": "warning", "rule-asg-terminate": "warning",
 		}, 1},
 		{"a launch hook that nobody hears of", func() {
 			put(awssim.Rule{Name: "all", Queue: queueName, DeadLetters: "dead", Pattern: `{"source": ["aws.ec2", "aws.health", "aws.autoscaling"], "detail-type": [{"anything-but": "EC2 Instance-launch Lifecycle Action"}]}`})()
 			s.must(s.aws.PutHook(awssim.Hook{Group: "workers", Name: "join", Transition: awssim.Launching}))
-		}, every("failed", "rule-asg-launch"), 1},
+		}, every("warning", "rule-asg-launch"), 3},
 		{"no tag on the group", func() { s.must(s.aws.PutGroup(awssim.Group{Name: "workers", Instances: []string{n.instance}})) }, every("warning", "group-tag"), 3},
 		{"no right to receive", deny("sqs", "ReceiveMessage", "AccessDenied"), every("failed", "permissions"), 1},
 		{"no right to complete", deny("autoscaling", "CompleteLifecycleAction", "AccessDenied"), every("failed", "permissions"), 1},
@@ -277,7 +277,7 @@ func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
 	all := rule("aws.ec2", "aws.health", "aws.autoscaling")
 	s.must(s.aws.Apply(awssim.State{
 		Queues:    []awssim.Queue{{Name: queueName, Attributes: s.healthyQueue()}, {Name: "dead", Attributes: map[string]string{"Policy": allowRules, "MessageRetentionPeriod": "1209600"}}},
-		Instances: []awssim.Instance{{ID: n.instance, Tags: managed}},
+		Instances: []awssim.Instance{{ID: n.instance, Lifecycle: "spot", Tags: managed}},
 		Groups:    []awssim.Group{{Name: "workers", Instances: []string{n.instance}, Tags: managed}},
 		Hooks:     []awssim.Hook{{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}},
 		Rules:     []awssim.Rule{all},
@@ -298,7 +298,7 @@ func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
 		t.Errorf("with an id of no check: status %d: %s", status, errOut)
 	}
 	s.aws.RemoveRule("all")
-	if sick, status := s.diagnosis(); sick["rule-spot"] != "failed" || sick["rule-asg-terminate"] != "failed" || status != 1 {
+	if sick, status := s.diagnosis(); sick["rule-spot"] != "failed" || sick["rule-asg-terminate"] != "warning" || status != 1 {
 		t.Errorf("without a rule: status %d, not well: %v", status, sick)
 	}
 	role(s.shippedPolicy("DoctorReads", "DoctorReadsQueues"))
@@ -337,6 +337,7 @@ func TestDoctorSeesBothSidesInOneRun(t *testing.T) {
 func TestDoctorTellsPeopleWhatToDo(t *testing.T) {
 	tier.Full(t, "internal/doctor has the text")
 	s := newScenario(t)
+	s.must(s.aws.PutInstance(awssim.Instance{ID: s.nodes(1)[0].instance, Lifecycle: "spot", Tags: managed}))
 	status, out, errOut := s.run("", "doctor")
 	if status != 1 {
 		t.Errorf("status %d\n%s%s", status, out, errOut)

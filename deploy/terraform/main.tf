@@ -241,6 +241,8 @@ resource "aws_cloudwatch_event_target" "queue" {
   rule      = aws_cloudwatch_event_rule.rule[each.key].name
   target_id = "queue"
   arn       = aws_sqs_queue.queue.arn
+  # EventBridge does not try again what a queue refuses.
+  depends_on = [aws_sqs_queue_policy.queue, aws_sqs_queue_policy.dead_letters]
 
   dead_letter_config {
     arn = aws_sqs_queue.dead_letters.arn
@@ -325,7 +327,7 @@ resource "aws_iam_role" "role" {
 
 # With all features it is deploy/iam/policy.json.
 resource "aws_iam_role_policy" "role" {
-  name = "node-termination-handler"
+  name = local.name # a role of the nodes may have those of several queues
   role = var.identity == "Existing" ? var.role_name : aws_iam_role.role["role"].id
   policy = jsonencode({
     Version = "2012-10-17"

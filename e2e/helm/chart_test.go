@@ -273,6 +273,36 @@ func TestNoTwoObjectsHaveOneName(t *testing.T) {
 	}
 }
 
+// A Deployment on the network of the host, and the DaemonSet, which is there by itself, have the ports of one node.
+func TestTheDeploymentAndTheDaemonSetFitOnOneNode(t *testing.T) {
+	h, root := program(t)
+	r, err := render(t, h, Chart(root), queue, Image, "--set=hostNetwork=true,daemonset.create=true,enablePrometheusServer=true,enableProbesServer=true,podMonitor.create=true",
+		"--set=extraEnv[0].name=AWS_SECRET_ACCESS_KEY,extraEnv[0].value=secret,extraEnv[1].name=ENABLE_PROBES_SERVER", "--set-string=extraEnv[1].value=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ports := r.deployment.Spec.Template.Spec.Containers[0].Ports; len(ports) != 2 {
+		t.Errorf("the Deployment has the ports %v", ports)
+	}
+	onNode := r.daemonSet.Spec.Template.Spec.Containers[0]
+	if len(onNode.Ports) > 0 {
+		t.Errorf("the DaemonSet has the ports %v", onNode.Ports)
+	}
+	for _, e := range onNode.Env {
+		if e.Name == "AWS_SECRET_ACCESS_KEY" {
+			t.Error("each node gets the keys")
+		}
+	}
+	if u := r.deployment.Spec.Strategy.RollingUpdate; u == nil || u.MaxSurge.IntValue() != 0 || u.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("the strategy is %+v", r.deployment.Spec.Strategy)
+	}
+	_, monitor, _ := strings.Cut(r.manifest, "kind: PodMonitor")
+	monitor, _, _ = strings.Cut(monitor, "\n---\n")
+	if _, selector, found := strings.Cut(monitor, "selector:"); !found || strings.Contains(selector, "component") || !strings.Contains(monitor, "jobLabel: app.kubernetes.io/instance") {
+		t.Errorf("the PodMonitor leaves out the DaemonSet:\n%s", monitor)
+	}
+}
+
 func yamlOf(t *testing.T, v any) string {
 	t.Helper()
 	text, err := yaml.Marshal(v)

@@ -265,6 +265,9 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 		{name: "yes", args: []string{queueOfOn, "--set=taintNode=yes"}, says: "value must be one of 'true', 'false', 1, 0"},
 		{name: "Info", args: []string{queueOfOn, "--set=logLevel=Info"}, env: map[string]string{"LOG_LEVEL": "Info"}},
 		{name: "warning", args: []string{queueOfOn, "--set=logLevel=warning"}, says: "at '/logLevel': "},
+		{name: "another port for the probes in the environment", args: []string{queueOfOn, "--set=extraEnv[0].name=PROBES_SERVER_PORT", "--set-string=extraEnv[0].value=8081"}, says: "extraEnv has PROBES_SERVER_PORT"},
+		{name: "one port for two servers", args: []string{queueOfOn, "--set=prometheusServerPort=8080"}, says: "are both 8080"},
+		{name: "no kind for the DaemonSet beside the queue", args: []string{queueOfOn, "--set=daemonset.create=true,enableSpotInterruptionDraining=false,enableScheduledEventDraining=false"}, says: "turn off every kind of notice"},
 		{name: "a selector that is a boolean", args: []string{queueOfOn, "--set=nodeSelector.spot=true"}, says: "at '/nodeSelector/spot': got boolean, want string"},
 	}
 	used := map[string]bool{}

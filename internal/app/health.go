@@ -106,7 +106,7 @@ func (h *health) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 	fmt.Fprintln(w, "ok: leading")
 	if _, why := l.heldBack(); why != "" {
-		fmt.Fprintln(w, why)
+		fmt.Fprintln(w, "drains held back: "+why)
 		fmt.Fprintln(w, "node by node: node-termination-handler status")
 	}
 }

@@ -79,7 +79,7 @@ func TestAReplicaThatStandsByNamesTheLeader(t *testing.T) {
 }
 
 func TestReadinessTellsWhatALeaderHoldsBack(t *testing.T) {
-	why := "drains held back: 3"
+	why := "3"
 	probes := newHealth()
 	probes.set("start", "")
 	read := func() string {

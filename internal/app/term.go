@@ -96,16 +96,16 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		return a.termOfReports(ctx, ctrl)
 	}
 	server, drains := a.newServer(ctrl, probation), ctrl.Registry
-	defer a.health.lead(server.LastReceive, drains.HeldBack)()
+	defer a.health.lead(server.Alive, drains.HeldBack)()
 	sweeps, polls := a.newSweep(ctrl), a.newPoll(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
-		held: ctrl.Held, unseen: []func() string{sweeps.Unseen, polls.Unseen, ctrl.Lookup.Unseen},
+		held: ctrl.Held, unseen: []func() string{sweeps.Unseen, polls.Unseen, ctrl.Lookup.Unseen, ctrl.Unseen},
 		failing: server.Failing, resumed: drains.Resumed(),
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{
-		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive,
+		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.Alive,
 	})()
 	beside := a.beside()
 	if a.options.CheckTag && a.options.PrometheusServer {

@@ -46,16 +46,34 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	if first > interval {
 		first = 0
 	}
-	// It does not matter whether ctx or the hook has ended.
-	_ = retry.Renew(ctx, first, interval, func(ctx context.Context) error {
+	beats := h.bounded(&h.beats)
+	cut := retry.Renew(ctx, first, interval, func(ctx context.Context) error {
 		err := h.heartbeat(ctx, hook, interval)
-		if errors.Is(err, retry.ErrNothingToRenew) {
+		switch {
+		case err == nil:
+			beats.Remove(hook.Action())
+		case ctx.Err() != nil:
+		case errors.Is(err, retry.ErrNothingToRenew):
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
-		} else if err != nil {
+			beats.Add(hook.Action(), ErrGone)
+		default:
 			log.V(1).Info("heartbeat failed, trying again", "error", err)
+			beats.Add(hook.Action(), err)
 		}
 		return err
 	})
+	if cut != nil { // nobody holds it any more
+		beats.Remove(hook.Action())
+	}
+}
+
+// HeartbeatFailure is why a hook that is being held open may end by itself: its last heartbeat has failed, or has found
+// it ended. nil: it has not, or the hook is not held open.
+func (h *Hooks) HeartbeatFailure(hook intent.Hook) error {
+	if err, failed := h.bounded(&h.beats).Get(hook.Action()); failed {
+		return err.(error)
+	}
+	return nil
 }
 
 // interval returns the time between two heartbeats of the hook.

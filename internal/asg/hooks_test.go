@@ -416,6 +416,30 @@ func TestWhyAHookIsNotCompletedYetIsKnown(t *testing.T) {
 	})
 }
 
+func TestWhyAHookMayEndByItselfIsKnown(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		hook := started(as.begin(t, "workers", "drain"), time.Now())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() { h.Hold(ctx, hook) })
+		time.Sleep(time.Minute)
+		if err := h.HeartbeatFailure(hook); err != nil {
+			t.Errorf("while heartbeats are accepted: %v", err)
+		}
+		as.fail(t, heartbeat, "AccessDenied", 403, 0)
+		time.Sleep(time.Minute)
+		if err := h.HeartbeatFailure(hook); !lacksPermission(err) {
+			t.Errorf("while they are denied: %v, want the missing permission", err)
+		}
+		cancel()
+		wg.Wait()
+		if err := h.HeartbeatFailure(hook); err != nil {
+			t.Errorf("when nobody holds it: %v", err)
+		}
+	})
+}
+
 func TestACompletionWhoseAnswerIsLostIsSentAgain(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.loseAnswer = true

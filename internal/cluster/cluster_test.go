@@ -295,8 +295,12 @@ func TestNothingToWriteIsNotBelievedOfAWatchThatIsBehind(t *testing.T) {
 	stop() // from here on the watch knows a bare node
 	<-ended
 	record(warned)
-	if undone, err := c.Undo(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.CalledOff(i.Entries, now) }); !undone || err != nil {
-		t.Errorf("Undo = %t, %v; want the record undone that the watch does not know", undone, err)
+	if undone, err := c.Undo(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.CalledOff(i.Entries, now) }); undone != Uncordoned || err != nil {
+		t.Errorf("Undo = %d, %v; want the record undone that the watch does not know", undone, err)
+	}
+
+	if undone, err := c.Undo(t.Context(), ref, func(i intent.Intent) intent.Intent { return i }); undone != NothingUndone || err != nil {
+		t.Errorf("Undo once more = %d, %v", undone, err)
 	}
 
 	record(warned)

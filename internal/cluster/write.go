@@ -66,11 +66,21 @@ func (c *Cluster) owned(i intent.Intent) intent.Intent {
 	return i
 }
 
+// An Undoing is what [Cluster.Undo] has undone.
+type Undoing uint8
+
+// What there is to undo.
+const (
+	NothingUndone Undoing = iota // notices remain that ask for it
+	Undone                       // all but a cordon: somebody else has cordoned the node, or nobody
+	Uncordoned                   // all, and the node takes pods again
+)
+
 // Undo changes the node's intent. If no notice remains in the intent, or change holds back what remains, Undo reverts
-// what the intent says that we did, and returns true. The intent keeps its past notices.
-func (c *Cluster) Undo(ctx context.Context, ref Ref, change Change) (undone bool, err error) {
+// what the intent says that we did. The intent keeps its past notices.
+func (c *Cluster) Undo(ctx context.Context, ref Ref, change Change) (undone Undoing, err error) {
 	err = c.update(ctx, ref, func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error) {
-		undone = false
+		undone = NothingUndone
 		next := c.owned(change(old))
 		next.Version = intent.Version
 		if len(next.Entries) == 0 {
@@ -78,7 +88,10 @@ func (c *Cluster) Undo(ctx context.Context, ref Ref, change Change) (undone bool
 		}
 		done := len(carried.Entries) > 0 || old.Cordoned || old.Excluded || len(old.Taints) > 0
 		if done && (len(next.Entries) == 0 || next.HeldBack && !carried.HeldBack) {
-			undone = true
+			undone = Undone
+			if next.Cordoned && node.Spec.Unschedulable {
+				undone = Uncordoned
+			}
 			return uncordon(node, carried, next)
 		}
 		if found && same(carried, next) || !found && len(next.Past) == 0 {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -79,7 +81,7 @@ func (t *task) awaitReady(ctx context.Context) error {
 			hook := t.hook()
 			hook.Assumed = true // that it is gone by then is no loss: the node is ready
 			log := t.log.WithValues("node", next.found.Ref().Name, "ready", next.found.Ready)
-			return t.c.Registry.Complete(ctx, log, hook)
+			return t.complete(ctx, log, hook)
 		case late:
 			logging.Warn(t.log, "the node is not ready at the hook's deadline: its default result decides",
 				"node", next.found.Ref().Name)
@@ -173,16 +175,24 @@ func (t *task) count() (done func()) {
 	return t.c.awaited.add(t.Deadline)
 }
 
+// complete completes a hook that no drain carries.
+func (t *task) complete(ctx context.Context, log logr.Logger, h intent.Hook) error {
+	t.c.uncarried.Store(t, h)
+	defer t.c.uncarried.Delete(t)
+	return t.c.Registry.Complete(ctx, log, h)
+}
+
 // completeUncarried completes a hook, unless a drain carries it. That drain completes it then, and is waited for: the
 // next Node of the instance is drained before. Nor does it complete one while a Node of its instance is being drained
 // for another reason: the machine would go away with its pods.
 func (t *task) completeUncarried(ctx context.Context) error {
 	carrier, other := t.c.Registry.About(t.hook())
-	switch {
-	case carrier != nil:
+	if carrier != nil {
 		return carrier.Await(ctx)
-	case other == nil:
-		return t.c.Registry.Complete(ctx, t.log, t.hook())
+	}
+	defer t.count()()
+	if other == nil {
+		return t.complete(ctx, t.log, t.hook())
 	}
 	defer t.holdOpen(ctx)()
 	if err := other.AwaitRelease(ctx); err != nil {

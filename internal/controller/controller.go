@@ -72,6 +72,7 @@ type Controller struct {
 	crowds    chan struct{} // a semaphore, see crowdsAtOnce
 	awaited   openHooks
 	nodeless  sync.Map     // overview.Held by *task, of those that wait for a Node
+	uncarried sync.Map     // intent.Hook by *task, of those that are completed and that no drain carries
 	told      *report.Told // the notices that change no node, as a rule says
 	strange   *report.Told // the messages about ids that are no instance's
 }
@@ -130,6 +131,19 @@ func (c *Controller) Held() (all []overview.Held) {
 		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.Instance, b.Instance))
 	})
 	return all
+}
+
+// Unseen names a lifecycle hook that no drain carries and whose completion fails, and says why; empty: there is none.
+// It may be called at any time.
+func (c *Controller) Unseen() (what string) {
+	c.uncarried.Range(func(_, value any) bool {
+		h := value.(intent.Hook)
+		if err := c.Hooks.Failure(h); err != nil {
+			what = "the end of lifecycle hook " + h.Group + "/" + h.Name + " of " + h.Instance + ": " + err.Error()
+		}
+		return what == ""
+	})
+	return what
 }
 
 // Handle does what a message asks for, and returns when that is done. nil means that the
@@ -401,7 +415,7 @@ func (c *Controller) withMembers(
 	var found []instance.Instance
 	ownership = decision.Foreign
 	err = cluster.Retry(ctx, log, "look up which instances the notice is about", func(ctx context.Context) error {
-		err := c.Lookup.Permitted(func() (err error) {
+		err := c.Lookup.Permitted(ctx, func() (err error) {
 			found, err = c.Lookup.MembersOf(ctx, &n)
 			return err
 		})

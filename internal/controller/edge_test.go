@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -203,6 +204,32 @@ func TestASweepGoesOnOnceItMaySendHeartbeats(t *testing.T) {
 		s.must(s.aws.SetFault(awssim.Fault{ID: "hb", Service: "none"}))
 		s.after(30 * time.Minute)
 		s.wantHook(awssim.Completed)
+	})
+}
+
+// The drain for the spot warning has ended when the hook comes: no drain carries it.
+func TestAHookThatNoDrainCarriesIsToldOfWhileItsCompletionFails(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Minute)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "no", Service: "autoscaling", Action: "CompleteLifecycleAction", Status: 403, Code: "AccessDenied"}))
+		s.terminate(10 * time.Minute)
+		s.after(time.Minute)
+		const want = "the end of lifecycle hook workers/drain of " + theID + ": "
+		if text := s.c.Unseen(); !strings.HasPrefix(text, want) || !strings.Contains(text, "permission autoscaling:CompleteLifecycleAction is missing") {
+			t.Errorf("unseen: %q, want %q and the permission", text, want)
+		}
+		if l := s.c.Load(); l.Hooks != 1 {
+			t.Errorf("%d hooks are open", l.Hooks)
+		}
+		s.must(s.aws.SetFault(awssim.Fault{ID: "no", Service: "none"}))
+		s.after(5 * time.Minute)
+		s.wantHook(awssim.Completed)
+		if text := s.c.Unseen(); text != "" {
+			t.Errorf("afterwards: %s", text)
+		}
 	})
 }
 

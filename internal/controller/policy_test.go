@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -82,6 +84,29 @@ func (s *steps) of(kind report.StepKind) (found []report.Step) {
 		}
 	}
 	return found
+}
+
+// A node that is held back is not cordoned: nobody is told that it is uncordoned.
+func TestANodeThatIsLeftAloneWhileItWaitsIsToldSo(t *testing.T) {
+	tellWithRules(t, func(s *story, _ *policyOf, told *steps) {
+		var ended []overview.Episode
+		edit := s.edit
+		s.edit = func(c *Config) {
+			edit(c)
+			c.Ended = func(e overview.Episode) { ended = append(ended, e) }
+		}
+		s.lead()
+		s.send(s.reboot(10 * time.Hour))
+		s.after(time.Minute)
+		s.change(theNode, func(n *corev1.Node) { n.Labels[decision.LeaveAloneLabel] = "" })
+		s.after(time.Second)
+		if undone, uncordoned := told.of(report.Undo), told.of(report.Uncordon); len(undone) != 1 || len(uncordoned) > 0 {
+			t.Errorf("told %+v, %+v", undone, uncordoned)
+		}
+		if len(ended) != 1 || !strings.Contains(ended[0].Why, decision.LeaveAloneLabel) {
+			t.Errorf("episodes: %+v", ended)
+		}
+	}, aReboot)
 }
 
 // tellWithRules tells a story with a policy file.

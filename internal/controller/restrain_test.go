@@ -105,7 +105,7 @@ func TestDrainsThatCanWaitLeaveEnoughNodesInUse(t *testing.T) {
 		}
 		f.after(5 * time.Second)
 		f.want(3, 7)
-		if _, why := f.c.Registry.HeldBack(); why != "drains held back: 7, because 3 of 10 nodes are not ready, cordoned or about to be; max-unready-nodes is 30%" {
+		if _, why := f.c.Registry.HeldBack(); why != "7, because 3 of 10 nodes are not ready, cordoned or about to be; max-unready-nodes is 30%" {
 			t.Errorf("why: %s", why)
 		}
 		f.wantUsersNamed("drains held back: ")

@@ -33,7 +33,7 @@ var checks = []check{
 	{"api-server", groupCluster, needed, apiServer},
 	{"handler", groupCluster, needed, handlerRuns},
 	{"rbac", groupCluster, needed, rbac},
-	{"lease", groupCluster, 0, leadership},
+	{"lease", groupCluster, needed, leadership},
 	{"other-handlers", groupCluster, 0, otherHandlers},
 	{"policy", groupCluster, 0, policyFits},
 

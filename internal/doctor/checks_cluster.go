@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
+
+// defaultTag is the default of the option managed-tag.
+const defaultTag = "aws-node-termination-handler/managed"
 
 func otherHandlers(f *Facts) Finding {
 	if f.Pods.Err != nil {
@@ -37,6 +41,18 @@ func otherHandlers(f *Facts) Finding {
 	return ok("no other handler drains the same nodes%s", apart)
 }
 
+// drainsTheSame reports whether a pod of another release drains nodes that this one drains: it reads the metadata and
+// does not see the Lease of this one, or it has a queue of the same region, which gets the same notices, and its nodes
+// have the same tag.
+func (f *Facts) drainsTheSame(p Pod) bool {
+	if p.Env["ENABLE_SQS_TERMINATION_DRAINING"] == "false" {
+		return p.Namespace != f.Options.Namespace || p.Env["LEADER_ELECT_RESOURCE_NAME"] != f.Options.Lease
+	}
+	tag := cmp.Or(p.Env["MANAGED_TAG"], defaultTag)
+	all := p.Env["CHECK_TAG_BEFORE_DRAINING"] == "false" || !f.Options.CheckTag
+	return strings.Contains(p.Env["QUEUE_URL"], "."+f.Options.Region+".") && (all || tag == f.Options.ManagedTag)
+}
+
 // handlerOf returns the name of the handler that a pod runs, and the queue that it reads if that
 // is known. Both are empty for a pod that runs none, and for our own handler, self.
 func handlerOf(f *Facts, self Handler, p Pod) (name, queue string) {
@@ -55,9 +71,8 @@ func handlerOf(f *Facts, self Handler, p Pod) (name, queue string) {
 		}
 		return "another release of this program, " + p.Namespace + "/" + cmp.Or(p.Owner, p.Name) + ",", ""
 	case p.isOurs():
-		// Another release of this program. If it reads another queue, the two do not meet.
-		if p.Env["QUEUE_URL"] == f.Options.QueueURL {
-			return "another release of this program, " + p.Namespace + "/" + cmp.Or(p.Owner, p.Name), p.Env["QUEUE_URL"]
+		if queue = p.Env["QUEUE_URL"]; queue == f.Options.QueueURL || f.drainsTheSame(p) {
+			return "another release of this program, " + p.Namespace + "/" + cmp.Or(p.Owner, p.Name) + ",", queue
 		}
 		return "", ""
 	case app == nthName, p.Labels["k8s-app"] == nthName, p.runs(nthName):

@@ -79,7 +79,10 @@ func hooksExist(f *Facts, groups []Group) Finding {
 	for _, g := range groups {
 		switch {
 		case g.LeftToEKS:
-			if enabled, _ := taken(f, sample.ASGTerminate, g.Name); len(enabled) > 0 {
+			if slices.ContainsFunc(actionsOf(g), func(a action) bool {
+				enabled, _ := taken(f, sample.ASGTerminate, a)
+				return len(enabled) > 0
+			}) {
 				met = append(met, g.Name)
 			}
 		case slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating }):

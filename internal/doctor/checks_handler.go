@@ -186,7 +186,12 @@ func handlerRuns(f *Facts) Finding {
 		return fail("find out why its pods are not created: kubectl -n "+h.Namespace+" describe deployment,replicaset",
 			"%s has no pod: nobody drains nodes", name)
 	case ready == 0:
-		return warn("wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
+		const starts = 2 * time.Minute // at most, with a large image
+		severity, since := Warning, f.Now.Sub(starting[0].State.Since)
+		if !starting[0].State.Since.IsZero() && since > starts {
+			severity = Failed
+		}
+		return bad(severity, "wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
 			"no replica of %s is ready", name)
 	case f.together(on):
 		return warn("keep them apart by an affinity, as the chart does, then: kubectl -n "+h.Namespace+
@@ -239,8 +244,12 @@ func rbac(f *Facts) Finding {
 		}
 	}
 	who := cmp.Or(f.Rights.Of, f.User.Value.Name)
-	const hint = "apply the ClusterRole and the Role of deploy/manifests, which are the chart's too: kubectl auth " +
+	hint := "apply the ClusterRole and the Role of deploy/manifests, which are the chart's too: kubectl auth " +
 		"reconcile -f deploy/manifests/node-termination-handler.yaml"
+	if h, known := f.handler(); known && (h.Namespace != ownName || h.ServiceAccount != ownName) {
+		hint = "upgrade the release with rbac.create=true: the rights are those of ServiceAccount " + h.Namespace + "/" +
+			h.ServiceAccount
+	}
 	switch {
 	case len(missing) > 0:
 		return fail(hint, "%s has no permission to %s", who, list(append(missing, useful...)))

@@ -19,7 +19,7 @@ func nodes(f *Facts) Finding {
 		return unknown("which nodes have a pod that reads the metadata", f.Pods.Err)
 	}
 	if f.Instances.Err != nil && needsEC2(f) {
-		return noInstances(f.Instances.Err)
+		return noInstances(f)
 	}
 	instances := behind(f)
 	covered, fargate, karpenters := 0, 0, 0
@@ -71,8 +71,9 @@ func needsEC2(f *Facts) bool {
 }
 
 // noInstances is the verdict where EC2 does not say which instances there are.
-func noInstances(err error) Finding {
-	if denied(err) {
+func noInstances(f *Facts) Finding {
+	err := f.Instances.Err
+	if denied(err) && f.Beside == nil { // else the handler may have the permission
 		return fail("add ec2:DescribeInstances to the role, or set check-tag-before-draining=false where all nodes have a "+
 			"provider id",
 			"no node is covered: %v", err)

@@ -68,22 +68,19 @@ func policyFits(f *Facts) Finding {
 
 // notReplaced says of which groups rules cannot replace instances first, and why.
 func notReplaced(f *Facts, rules decision.Rules) (problems []string) {
-	rebalances, changes := false, false // whether a rule replaces first then
-	for _, r := range rules.Nodes {
-		about := func(k notice.Kind) bool { return r.ReplaceFirst && (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k)) }
-		rebalances = rebalances || about(notice.RebalanceRecommendation)
-		changes = changes || about(notice.ScheduledChange)
-	}
 	for _, g := range f.Groups.Value {
+		if g.Replacing.Name == "" { // not described
+			continue
+		}
 		hooked := slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating })
-		_, why := asg.Choose([]notice.Kind{notice.ScheduledChange}, g.Replacing, hooked)
-		switch {
-		case g.Replacing.Name == "": // not described
-		case rebalances && g.Replacing.Rebalances:
-			problems = append(problems,
-				"group "+g.Name+" has CapacityRebalance=true and does it by itself: drop the rebalance rule")
-		case (rebalances || changes) && why != "":
-			problems = append(problems, why)
+		for _, k := range []notice.Kind{notice.RebalanceRecommendation, notice.ScheduledChange} {
+			replaces := func(r decision.NodeRule) bool {
+				return r.ReplaceFirst && (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k))
+			}
+			_, why := asg.Choose([]notice.Kind{k}, g.Replacing, hooked)
+			if why != "" && !slices.Contains(problems, why) && slices.ContainsFunc(rules.Nodes, replaces) {
+				problems = append(problems, why)
+			}
 		}
 	}
 	return problems

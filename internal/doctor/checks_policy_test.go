@@ -56,7 +56,7 @@ func TestGroupsWhoseInstancesAreNotReplacedFirst(t *testing.T) {
 		"all are":                           {first(), able, OK, "1 rule"},
 		"no maintenance policy":             {first(notice.ScheduledChange), plain, Warning, "it does not launch before it terminates"},
 		"no rule asks for it":               {[]decision.NodeRule{{Name: "drained", Do: decision.Draining}}, plain, OK, "1 rule"},
-		"Capacity Rebalancing":              {first(notice.RebalanceRecommendation), rebalancing, Warning, "has CapacityRebalance=true and does it by itself: drop the rebalance rule"},
+		"Capacity Rebalancing":              {first(notice.RebalanceRecommendation), rebalancing, OK, "1 rule"}, // it launches first by itself
 		"Capacity Rebalancing, for changes": {first(notice.ScheduledChange), rebalancing, OK, "1 rule"},
 		"a group that may not be described": {first(), asg.Group{}, OK, "1 rule"},
 	} {

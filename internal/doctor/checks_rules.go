@@ -41,9 +41,9 @@ func takers(f *Facts, rules []Rule, body string) (enabled, disabled []string) {
 // taken returns the names of the rules that match notices of a kind, by whether they are enabled,
 // for every account whose notices are acted on. enabled is empty if the rules miss one of the
 // accounts.
-func taken(f *Facts, kind sample.Kind, group string) (enabled, disabled []string) {
+func taken(f *Facts, kind sample.Kind, of action) (enabled, disabled []string) {
 	for _, account := range f.Options.EventAccounts {
-		events := []string{body(f, kind, account, group)}
+		events := []string{body(f, kind, account, of)}
 		if v, has := variants[kind]; has {
 			events = append(events, strings.ReplaceAll(events[0], v.of, v.by))
 		}
@@ -67,13 +67,30 @@ var variants = map[sample.Kind]struct{ of, by string }{
 	},
 }
 
+// An action is what a lifecycle action is about. Notices of other kinds are about none.
+type action struct{ group, hook string }
+
+// actionsOf are those of the hooks that a group has, or could have.
+func actionsOf(g Group) (all []action) {
+	for _, h := range g.Hooks.Value {
+		all = append(all, action{g.Name, h.Name})
+	}
+	for _, name := range g.OtherHooks {
+		all = append(all, action{g.Name, name})
+	}
+	if len(all) == 0 {
+		all = []action{{g.Name, "drain"}}
+	}
+	return all
+}
+
 // body is an event of a kind as EventBridge would have it in an account.
-func body(f *Facts, kind sample.Kind, account, group string) string {
+func body(f *Facts, kind sample.Kind, account string, of action) string {
 	return sample.Notice{ //nolint:gosec // no hook ever had this token
 		Kind: kind, ID: "7d5a1d4c-7f2b-4f3e-9d1a-000000000001", Time: f.Now, Start: f.Now.Add(24 * time.Hour),
 		Instance: "i-0123456789abcdef0", Reservation: "cr-0123456789abcdef0",
 		Partition: f.Options.Partition, Account: account, Region: f.Options.Region, Zone: f.Options.Region + "a",
-		Group: group, Hook: "drain", Token: "f2a5c0a1-6d3f-4b6a-9b62-000000000001",
+		Group: of.group, Hook: of.hook, Token: "f2a5c0a1-6d3f-4b6a-9b62-000000000001",
 	}.Body()
 }
 
@@ -83,6 +100,7 @@ type notices struct {
 	subject  string // in words
 	severity Status // if no rule sends them
 	why      string // what is wrong then
+	hint     string // what to think of before a rule is made; empty: nothing
 	// need: they matter only if an instance behind a node is so; nil: they always do. where says how.
 	need  func(Instance) bool
 	where string
@@ -91,19 +109,21 @@ type notices struct {
 // ofRules makes the check that a rule sends notices to the queue.
 func ofRules(n notices) func(*Facts) Finding {
 	return func(f *Facts) Finding {
-		enabled, disabled := taken(f, n.kind, "")
-		matter := n.need == nil || slices.ContainsFunc(f.Instances.Value, n.need) || karpenterHasAll(f)
+		enabled, disabled := taken(f, n.kind, action{})
+		matter, karpenters := needs(f, n.need)
 		switch {
 		case len(enabled) > 0 && f.Rules.Err == nil:
 			return ok("%s are sent to the queue by the rule %s", n.subject, list(enabled))
 		case matter:
 		case f.Instances.Err != nil:
-			return unknown("whether an instance behind a node is in "+n.where, f.Instances.Err)
+			return unknown("whether an instance behind a node "+n.where, f.Instances.Err)
 		case unseenInstances(f) > 0:
-			return unclear("", "whether an instance behind a node is in %s is not known: EC2 does not show the caller "+
+			return unclear("", "whether an instance behind a node %s is not known: EC2 does not show the caller "+
 				"the instances of %s", n.where, overview.Count(unseenInstances(f), "node"))
+		case karpenters:
+			return ok("no instance behind a node %s, but for those that are left to Karpenter", n.where)
 		default:
-			return ok("no instance behind a node is in %s", n.where)
+			return ok("no instance behind a node %s", n.where)
 		}
 		switch {
 		case f.Rules.Err != nil:
@@ -115,9 +135,30 @@ func ofRules(n notices) func(*Facts) Finding {
 	}
 }
 
+// needs reports whether an instance behind a node is so, and whether one of those is that Karpenter drains because of a
+// queue of its own, which do not count otherwise.
+func needs(f *Facts, so func(Instance) bool) (need, karpenters bool) {
+	if so == nil || karpenterHasAll(f) {
+		return true, false
+	}
+	instances := behind(f)
+	for _, n := range f.Nodes.Value {
+		switch i, known := instances[n.Name]; {
+		case !known || !so(i):
+		case n.Karpenter && karpenterListens(f):
+			karpenters = true
+		default:
+			need = true
+		}
+	}
+	return need, karpenters
+}
+
 // missing is the verdict if no rule matches something.
 func missing(f *Facts, n notices, disabled []string) Finding {
 	switch {
+	case f.Queue.Err != nil: // it does not say who may send
+		return unknown("whether a rule sends "+n.subject+" to the queue", blocked("queue", f.Queue.Err))
 	case len(deliveryRoles(f)) > 0:
 		return unseenFilter(f, n.subject)
 	case len(disabled) > 0:
@@ -129,6 +170,10 @@ func missing(f *Facts, n notices, disabled []string) Finding {
 		return v
 	case unreadTopic(f) != nil:
 		return unknown("whether a rule sends "+n.subject+" to the queue", unreadTopic(f))
+	case customBus(f) != "":
+		return unknown("whether a rule sends "+n.subject+" to the queue",
+			fmt.Errorf("the queue's policy names a rule of another bus, %s, and doctor asks for those of the default bus",
+				customBus(f)))
 	}
 	if arn := filteredOut(f, n.kind); arn != "" {
 		return bad(n.severity, "aws sns set-subscription-attributes --subscription-arn "+f.Topics[arn].Value.Subscription.ARN+
@@ -141,10 +186,11 @@ func missing(f *Facts, n notices, disabled []string) Finding {
 			list(useless)
 	}
 	name := f.Options.QueueName + "-" + string(n.kind)
-	hint, target := "make a rule with the queue as its target, and allow it in the queue's policy: ", f.Options.queueARN()
+	through, target := "queue", f.Options.queueARN()
 	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
-		hint, target = "make a rule with the topic as its target, and allow it in the topic's policy: ", arn
+		through, target = "topic", arn
 	}
+	hint := n.hint + "make a rule with the " + through + " as its target, and allow it in the " + through + "'s policy: "
 	return bad(n.severity, hint+"aws events put-rule --name "+name+" --event-pattern '"+pattern(n.kind)+
 		"' && aws events put-targets --rule "+name+" --targets Id=queue,Arn="+target, "%s", what)
 }
@@ -152,9 +198,9 @@ func missing(f *Facts, n notices, disabled []string) Finding {
 // filteredOut returns a topic to which a rule sends notices of a kind that the filter of the
 // queue's subscription leaves out; empty: there is none.
 func filteredOut(f *Facts, kind sample.Kind) string {
-	group := ""
+	of := action{}
 	if len(f.Groups.Value) > 0 {
-		group = f.Groups.Value[0].Name
+		of = actionsOf(f.Groups.Value[0])[0]
 	}
 	for _, r := range f.Rules.Value {
 		if s := f.Topics[r.Topic].Value.Subscription; s == nil || s.Filter == "" {
@@ -162,7 +208,7 @@ func filteredOut(f *Facts, kind sample.Kind) string {
 		}
 		through := r.Topic
 		r.Topic = ""
-		if on, _ := takers(f, []Rule{r}, body(f, kind, f.Options.EventAccounts[0], group)); len(on) > 0 {
+		if on, _ := takers(f, []Rule{r}, body(f, kind, f.Options.EventAccounts[0], of)); len(on) > 0 {
 			return through
 		}
 	}
@@ -185,15 +231,15 @@ func unseenFilter(f *Facts, subject string) Finding {
 // useless returns the rules of the queue, with their patterns, that match no notice that the
 // handler acts on.
 func useless(f *Facts) (found []string) {
-	groups := []string{""}
+	actions := []action{{hook: "drain"}}
 	for _, g := range f.Groups.Value {
-		groups = append(groups, g.Name)
+		actions = append(actions, actionsOf(g)...)
 	}
 	var events []string
 	for _, account := range f.Options.EventAccounts {
 		for _, kind := range sample.Kinds {
-			for _, group := range groups {
-				events = append(events, body(f, kind, account, group))
+			for _, of := range actions {
+				events = append(events, body(f, kind, account, of))
 			}
 		}
 	}
@@ -227,10 +273,7 @@ func compact(pattern string) string {
 // the queue: the account of the queue, whose buses others can send to, those of its topics, and
 // those whose notices are acted on. It is nil if there is no such account.
 func hiddenRules(f *Facts) error {
-	if f.Caller.Err != nil {
-		return nil
-	}
-	caller := f.Caller.Value.Account
+	caller := cmp.Or(f.Caller.Value.Account, f.Options.Account) // STS may be out of reach
 	accounts := append([]string{f.Options.Account}, f.Options.EventAccounts...)
 	for arn := range f.Topics {
 		accounts = append(accounts, iampolicy.AccountOf(arn))
@@ -261,7 +304,8 @@ var detailTypes = map[sample.Kind]string{
 var (
 	ruleSpot = ofRules(notices{
 		kind: sample.Spot, subject: "spot interruption warnings", severity: Failed,
-		why: "spot instances go away without a drain",
+		why:  "spot instances go away without a drain",
+		need: func(i Instance) bool { return i.Spot }, where: "is a spot instance",
 	})
 	ruleRebalance = ofRules(notices{
 		kind: sample.Rebalance, subject: "rebalance recommendations", severity: Warning,
@@ -279,12 +323,12 @@ var (
 		kind: sample.CapacityReservation, subject: "warnings about Capacity Reservations", severity: Failed,
 		why:   "the instances go away without a drain",
 		need:  func(i Instance) bool { return i.Interruptible || i.Block },
-		where: "an interruptible Capacity Reservation or a Capacity Block",
+		where: "is in an interruptible Capacity Reservation or a Capacity Block",
 	})
 	ruleCapacityBlock = ofRules(notices{
 		kind: sample.CapacityBlock, subject: "warnings about Capacity Blocks that end", severity: Warning,
 		why:  "drains begin with the warning about each instance, minutes later",
-		need: func(i Instance) bool { return i.Block }, where: "a Capacity Block",
+		need: func(i Instance) bool { return i.Block }, where: "is in a Capacity Block",
 	})
 	ruleTerminate = ofHooks(sample.ASGTerminate, true)
 	ruleLaunch    = ofHooks(sample.ASGLaunch, false)
@@ -293,12 +337,20 @@ var (
 // ofHooks makes the check that the queue hears of each hook of the groups behind the nodes, by a
 // rule or straight from Auto Scaling.
 func ofHooks(kind sample.Kind, terminating bool) func(*Facts) Finding {
-	subject, why := "launches of Auto Scaling groups", "instances wait until the hook has timed out"
-	if terminating {
-		subject = "terminations of Auto Scaling groups"
-		why = "the hook keeps the instance until its timeout, and nobody drains it"
-	}
 	return func(f *Facts) Finding {
+		n := notices{
+			kind: kind, subject: "launches of Auto Scaling groups", severity: Warning,
+			why:  "instances wait until the hook has timed out, or somebody else completes it",
+			hint: "if somebody else completes these hooks, set lifecycle-hook-names to those of this handler; else ",
+		}
+		if terminating {
+			n.subject = "terminations of Auto Scaling groups"
+			n.severity, n.why = Failed, "the hook keeps the instance until its timeout, and nobody drains it"
+		}
+		if terminating && f.Options.Sweep {
+			n.severity, n.why = Warning, "only the search for hooks finds them, up to a minute late"
+		}
+		subject := n.subject
 		switch {
 		case f.Groups.Err != nil:
 			return unknown("whether the queue gets "+subject, f.Groups.Err)
@@ -306,7 +358,8 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) Finding {
 			return unknown("whether a rule sends "+subject+" to the queue", f.Rules.Err)
 		}
 		var deaf, disabled []string
-		hooks, queue := 0, cmp.Or(f.Queue.Value.ARN, f.Options.queueARN())
+		hooks := 0
+		targets := append(slices.Collect(maps.Keys(f.Topics)), cmp.Or(f.Queue.Value.ARN, f.Options.queueARN()))
 		for _, g := range f.Groups.Value {
 			if g.Hooks.Err != nil {
 				return unknown("whether the queue gets "+subject, g.Hooks.Err)
@@ -316,8 +369,11 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) Finding {
 					continue
 				}
 				hooks++
-				enabled, off := taken(f, kind, g.Name)
-				if len(enabled) == 0 && (h.TargetARN == "" || h.TargetARN != queue) {
+				enabled, off := taken(f, kind, action{g.Name, h.Name})
+				if len(enabled) == 0 && !slices.Contains(targets, h.TargetARN) {
+					if g.Tags.Err != nil && len(f.Options.HookNames) == 0 { // they may be those of EKS
+						return unknown("whose the hooks for "+subject+" are", g.Tags.Err)
+					}
 					deaf = append(deaf, g.Name)
 					disabled = append(disabled, off...)
 				}
@@ -332,7 +388,7 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) Finding {
 			return ok("%s are sent to the queue", subject)
 		}
 		slices.Sort(deaf)
-		v := missing(f, notices{kind: kind, subject: subject, severity: Failed, why: why}, slices.Compact(disabled))
+		v := missing(f, n, slices.Compact(disabled))
 		v.What += "; affected: " + list(slices.Compact(deaf))
 		return v
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -91,7 +92,7 @@ func healthy() *Facts {
 			{Name: "f", ProviderID: "aws:///us-east-1a/fargate-x", Fargate: true},
 		}),
 		Instances: value([]Instance{
-			{ID: "i-0000000a", Account: testAccount, Tags: map[string]string{tag: "", GroupTag: "workers"}},
+			{ID: "i-0000000a", Account: testAccount, Spot: true, Tags: map[string]string{tag: "", GroupTag: "workers"}},
 			{ID: "i-0000000b", Account: testAccount, PrivateDNSName: "ip-10-0-0-2.ec2.internal", Tags: map[string]string{tag: "", GroupTag: "workers"}},
 		}),
 		Groups: value([]Group{{
@@ -190,6 +191,7 @@ var ailments = []struct {
 }{
 	{"no credentials", func(f *Facts) { f.Caller = Answer[Caller]{Err: errSlow} }, map[string]Status{"credentials": Failed, "credentials-source": Unknown, "account": Unknown}, "no answer"},
 	{"credentials that may not ask", func(f *Facts) { f.Caller.Err = errDenied }, map[string]Status{"credentials": Unknown, "account": Unknown}, "x:Y"},
+	{"Pod Identity, and no way to STS", func(f *Facts) { f.Caller.Err = errSlow }, map[string]Status{"credentials": Unknown, "account": Unknown}, "who calls AWS: "},
 	{"a left-over annotation", func(f *Facts) { f.Caller.Value.Source, f.Caller.Value.Shadowed = SourceIRSA, true }, map[string]Status{"credentials-source": Warning}, "Pod Identity"},
 	{"the node's role", func(f *Facts) { f.Caller.Value.Source = SourceInstance }, map[string]Status{"credentials-source": Warning}, "node's role"},
 	{"static keys", func(f *Facts) { f.Caller.Value.Source = SourceStatic }, map[string]Status{"credentials-source": Warning}, "static keys"},
@@ -274,7 +276,7 @@ var ailments = []struct {
 		f.Key.Value.Policy = value(f.Queue.Value.Policy)
 	}, map[string]Status{
 		"queue-policy": Unknown, "queue-key": Unknown, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning,
-		"rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+		"rule-asg-terminate": Failed, "rule-asg-launch": Warning,
 	}, "whether the queue's policy lets your rules in: no rule has the queue as its target yet"},
 	{"one receive", func(f *Facts) { f.Queue.Value.MaxReceives = 1 }, map[string]Status{"queue-redrive": Warning}, "after 1 receive"},
 	{"no key", func(f *Facts) { f.Queue.Value.KeyID = "" }, nil, ""},
@@ -343,7 +345,40 @@ var ailments = []struct {
 		f.Rules.Value, f.Instances, f.Options.CheckTag = f.Rules.Value[:6], Answer[[]Instance]{Err: errDenied}, false
 		f.Nodes.Value = f.Nodes.Value[:1]
 	}, map[string]Status{"rule-capacity-reservation": Unknown, "rule-capacity-block": Unknown, "event-accounts": Unknown}, "x:Y"},
-	{"no rule for launches", without(5), map[string]Status{"rule-asg-launch": Failed}, "affected: workers"},
+	{"no rule for spot warnings, and no spot instance", func(f *Facts) { without(0)(f); f.Instances.Value[0].Spot = false }, nil, "no instance behind a node is a spot instance"},
+	{"no rule for spot warnings, and Karpenter has the spot instance", func(f *Facts) {
+		without(0)(f)
+		karpenterBeside(f)
+		f.Nodes.Value[0].Karpenter = true
+		delete(f.Instances.Value[0].Tags, tag)
+	}, nil, "no instance behind a node is a spot instance, but for those that are left to Karpenter"},
+	{"a rule for the terminations of another hook", func(f *Facts) {
+		f.Rules.Value[4].Pattern = `{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-terminate Lifecycle Action"], "detail": {"LifecycleHookName": ["drain"]}}`
+		f.Groups.Value[0].Hooks.Value[0].Name = "evacuate"
+	}, map[string]Status{"rule-asg-terminate": Failed}, "no rule sends terminations"},
+	{"a rule for the terminations of the hook alone", func(f *Facts) {
+		f.Rules.Value[4].Pattern = `{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-terminate Lifecycle Action"], "detail": {"LifecycleHookName": ["evacuate"]}}`
+		f.Groups.Value[0].Hooks.Value[0].Name = "evacuate"
+	}, nil, "terminations of Auto Scaling groups are sent to the queue"},
+	{"no rule for terminations, which are searched for", func(f *Facts) { without(4)(f); f.Options.Sweep = true }, map[string]Status{"rule-asg-terminate": Warning}, "only the search for hooks finds them, up to a minute late"},
+	{"a hook that notifies the topic of the queue", func(f *Facts) {
+		byTopic(f)
+		f.Rules.Value = slices.Delete(f.Rules.Value, 4, 5)
+		f.Groups.Value[0].Hooks.Value[0].TargetARN = topicARN
+	}, nil, "terminations of Auto Scaling groups are sent to the queue"},
+	{"a policy for a rule of another bus", func(f *Facts) {
+		f.Rules.Value = nil
+		f.Queue.Value.Policy = policyFor(eventBridge, `"ArnEquals": {"aws:SourceArn": "arn:aws:events:us-east-1:123456789012:rule/mine/drain"}`)
+		f.Key.Value.Policy = value(f.Queue.Value.Policy)
+	}, withoutRules("queue-policy", "queue-key"), "the queue's policy names a rule of another bus, arn:aws:events:us-east-1:123456789012:rule/mine/drain"},
+	{"a queue that may not be read, and no rules of EventBridge", func(f *Facts) {
+		f.Queue, f.Rules.Value = Answer[Queue]{Err: errDenied}, nil
+	}, func() map[string]Status {
+		want := withoutRules()
+		maps.Copy(want, ofTheQueue(Unknown))
+		return want
+	}(), "x:Y"},
+	{"no rule for launches", without(5), map[string]Status{"rule-asg-launch": Warning}, "affected: workers"},
 	{"no rule and no hook for launches", func(f *Facts) { without(5)(f); f.Groups.Value[0].Hooks.Value = f.Groups.Value[0].Hooks.Value[:1] }, nil, ""},
 	{"SNS in between", func(f *Facts) {
 		f.Rules.Value = nil
@@ -352,7 +387,7 @@ var ailments = []struct {
 	{"a topic in between", byTopic, nil, topicARN + " of SNS hands on what rules publish"},
 	{"a topic in between, and a queue with no key", func(f *Facts) { byTopic(f); f.Queue.Value.KeyID = "" }, nil, "the queue's policy lets SNS in"},
 	{"a topic that is gone", ofTopic(func(t *Answer[Topic]) { *t = Answer[Topic]{Err: errAbsent} }), map[string]Status{
-		"topic": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+		"topic": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Warning,
 	}, "it does not exist"},
 	{"a topic that may not be read", func(f *Facts) {
 		ofTopic(func(t *Answer[Topic]) { *t = Answer[Topic]{Err: errDenied} })(f)
@@ -362,7 +397,7 @@ var ailments = []struct {
 		ofTopic(func(t *Answer[Topic]) { t.Value.Subscription = nil })(f)
 		f.Rules.Value = nil
 	}, map[string]Status{
-		"topic": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+		"topic": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Warning,
 	}, "the queue is not subscribed to it"},
 	{"a subscription that nobody has confirmed", ofTopic(func(t *Answer[Topic]) { t.Value.Subscription.Pending = true }), map[string]Status{"topic": Failed}, "is not confirmed"},
 	{"a topic that does not work, beside rules that do", func(f *Facts) {
@@ -382,7 +417,7 @@ var ailments = []struct {
 		t.Value.Subscription.Filter, t.Value.Subscription.FilterBody = `{"detail-type": [{"anything-but": "EC2 Spot Instance Interruption Warning"}]}`, true
 	}), map[string]Status{"rule-spot": Failed}, "spot interruption warnings are not sent to the queue: the filter of the subscription to " + topicARN + " leaves them out"},
 	{"a subscription that filters by attributes", ofTopic(func(t *Answer[Topic]) { t.Value.Subscription.Filter = `{"source": ["aws.ec2"]}` }), map[string]Status{
-		"rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+		"rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Warning,
 	}, "leaves them out; spot instances go away without a drain"},
 	{"a subscription with a filter that cannot be read", ofTopic(func(t *Answer[Topic]) {
 		t.Value.Subscription.Filter, t.Value.Subscription.FilterBody = `{"source": "aws.ec2"}`, true
@@ -424,13 +459,13 @@ var ailments = []struct {
 		f.Rules.Value = nil
 		f.Queue.Value.Policy, f.Queue.Value.KeyID = rolePolicy("arn:aws:iam::123456789012:root"), ""
 	}, map[string]Status{
-		"queue-policy": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+		"queue-policy": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Warning,
 	}, "does not let a rule of EventBridge in"},
 	{"the handler's own role, which reads", func(f *Facts) {
 		f.Rules.Value = nil
 		f.Queue.Value.Policy, f.Queue.Value.KeyID = rolePolicy("arn:aws:iam::123456789012:role/path/nth"), ""
 	}, map[string]Status{
-		"queue-policy": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Failed,
+		"queue-policy": Failed, "rule-spot": Failed, "rule-rebalance": Warning, "rule-state-change": Warning, "rule-health": Warning, "rule-asg-terminate": Failed, "rule-asg-launch": Warning,
 	}, "does not let a rule of EventBridge in"},
 	{"rules with a role", withRole(roleARN), nil, "the queue's policy lets the role " + roleARN + " in"},
 	{"rules with a role that the queue does not let in", func(f *Facts) {
@@ -468,6 +503,7 @@ var ailments = []struct {
 	{"an image that cannot be pulled", handlerPods(State{Waiting: "ImagePullBackOff", Message: "Back-off pulling image"}), map[string]Status{"handler": Failed}, "pod self: ImagePullBackOff: Back-off pulling image"},
 	{"a pod that no node has room for", handlerPods(State{Waiting: "Unschedulable", Message: "0/3 nodes are available"}), map[string]Status{"handler": Failed}, "0/3 nodes are available"},
 	{"a handler that starts", handlerPods(State{}), map[string]Status{"handler": Warning}, "no replica of nth/self is ready"},
+	{"a handler that does not get ready", handlerPods(State{Since: now.Add(-3 * time.Minute)}), map[string]Status{"handler": Failed}, "no replica of nth/self is ready"},
 	{"a handler that is scaled to nothing", func(f *Facts) { f.Pods.Value = f.Pods.Value[:1]; deployed(0)(f) }, map[string]Status{"handler": Failed}, "scaled to 0"},
 	{"a handler without pods", func(f *Facts) { f.Pods.Value = f.Pods.Value[:1]; deployed(2)(f) }, map[string]Status{"handler": Failed}, "has no pod"},
 	{"Deployments that may not be listed", func(f *Facts) { f.Deployments.Err = errDenied }, nil, ""},
@@ -503,8 +539,8 @@ var ailments = []struct {
 		f.Pods.Value[1].Labels = map[string]string{"app.kubernetes.io/name": "aws-node-termination-handler"}
 		f.Pods.Value[1].Env = map[string]string{"QUEUE_URL": queueURL, "LEADER_ELECT_RESOURCE_NAME": "nth"}
 		pod(Pod{
-			Namespace: "kube-system", DaemonSet: true, Images: []string{"r/drainer:1"}, Labels: f.Pods.Value[1].Labels,
-			Env: map[string]string{"ENABLE_SQS_TERMINATION_DRAINING": "false", "LEADER_ELECT_RESOURCE_NAME": "nth"},
+			Namespace: "nth", DaemonSet: true, Images: []string{"r/drainer:1"}, Labels: f.Pods.Value[1].Labels,
+			Env: map[string]string{"ENABLE_SQS_TERMINATION_DRAINING": "false", "LEADER_ELECT_RESOURCE_NAME": f.Options.Lease},
 		})(f)
 	}, nil, ""},
 	{"another release of ours in the namespace, with a Lease of its own", func(f *Facts) {
@@ -513,6 +549,9 @@ var ailments = []struct {
 		pod(Pod{Namespace: "nth", Owner: "two", Images: []string{"r/node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL, "LEADER_ELECT_RESOURCE_NAME": "two"}})(f)
 	}, map[string]Status{"other-handlers": Failed}, "another release of this program, nth/two"},
 	{"another release of ours with the queue", pod(Pod{Namespace: "b", Images: []string{"r/node-termination-handler@sha256:0"}, Env: map[string]string{"QUEUE_URL": queueURL}}), map[string]Status{"other-handlers": Failed}, "another release"},
+	{"another release of ours with its own queue in the region", pod(Pod{Namespace: "b", Owner: "two", Images: []string{"r/node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL + "-2"}}), map[string]Status{"other-handlers": Warning}, "another release of this program, b/two"},
+	{"another release of ours for nodes with another tag", pod(Pod{Namespace: "b", Images: []string{"r/node-termination-handler"}, Env: map[string]string{"QUEUE_URL": queueURL + "-2", "MANAGED_TAG": "team-b"}}), nil, ""},
+	{"another release of ours that reads the metadata", pod(Pod{Namespace: "b", Owner: "on-node", DaemonSet: true, Images: []string{"r/node-termination-handler"}, Env: map[string]string{"ENABLE_SQS_TERMINATION_DRAINING": "false", "LEADER_ELECT_RESOURCE_NAME": "node-termination-handler"}}), map[string]Status{"other-handlers": Warning}, "another release of this program, b/on-node"},
 	{"another release of ours with its own queue", pod(Pod{Namespace: "b", Images: []string{"r/node-termination-handler"}, Env: map[string]string{"QUEUE_URL": "x"}}), nil, ""},
 	{"Karpenter with the queue", pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, Env: map[string]string{"INTERRUPTION_QUEUE": "nth"}}), map[string]Status{"other-handlers": Failed}, "Karpenter, by its interruption queue nth"},
 	{"Karpenter with a queue of its own", pod(Pod{Labels: map[string]string{"app.kubernetes.io/name": "karpenter"}, Args: []string{"--interruption-queue=k"}}), nil, "interruption queue k, drains nodes that this handler ignores"},
@@ -547,6 +586,14 @@ var ailments = []struct {
 	{"instances that may not be looked up", func(f *Facts) {
 		f.Instances, f.Groups = Answer[[]Instance]{Err: errDenied}, Answer[[]Group]{Err: errDenied}
 	}, ofTheNodes(Failed), "no node is covered"},
+	{"instances that whoever runs doctor may not look up", func(f *Facts) {
+		f.Beside = errBeside
+		f.Instances, f.Groups = Answer[[]Instance]{Err: errDenied}, Answer[[]Group]{Err: errDenied}
+	}, func() map[string]Status {
+		want := ofTheNodes(Unknown)
+		want["permissions"], want["queue-decrypt"] = Unknown, Unknown
+		return want
+	}(), "which instances are behind the nodes"},
 	{"instances that nobody told of", func(f *Facts) {
 		f.Instances, f.Groups = Answer[[]Instance]{Err: errSlow}, Answer[[]Group]{Err: errSlow}
 	}, ofTheNodes(Unknown), "no answer"},
@@ -1110,5 +1157,27 @@ func TestEachQuestionWaitsForEarlierOnes(t *testing.T) {
 			t.Errorf("%s is asked twice", q.what)
 		}
 		asked[q.what] = true
+	}
+}
+
+func TestCommandsNameTheRegion(t *testing.T) {
+	for command, want := range map[string]string{
+		"aws sqs create-queue --queue-name a && aws sqs list-queues --region eu-west-1": "aws sqs create-queue --queue-name a --region us-east-1 && aws sqs list-queues --region eu-west-1",
+		"aws sns subscribe --topic-arn arn:aws:sns:eu-west-1:1:t":                       "aws sns subscribe --topic-arn arn:aws:sns:eu-west-1:1:t --region eu-west-1",
+		"aws events put-targets --rule r --targets Id=q,Arn=arn:aws:sns:eu-west-1:1:t":  "aws events put-targets --rule r --targets Id=q,Arn=arn:aws:sns:eu-west-1:1:t --region us-east-1",
+		"kubectl get nodes": "kubectl get nodes",
+	} {
+		if got := inRegion(command, "us-east-1"); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	f := healthy()
+	f.Queue.Value.Delay = time.Minute
+	for _, found := range Examine(f) {
+		for _, command := range found.Commands {
+			if !strings.HasSuffix(command, " --region us-east-1") {
+				t.Errorf("%s: %s", found.ID, command)
+			}
+		}
 	}
 }

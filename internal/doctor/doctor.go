@@ -144,6 +144,9 @@ func Examine(f *Facts, accepted ...string) []Finding {
 			continue
 		}
 		found := c.run(f)
+		for k, command := range found.Commands {
+			found.Commands[k] = inRegion(command, f.Options.Region)
+		}
 		found.ID, found.Group, found.Needed = c.id, string(c.group), c.traits&needed != 0
 		if found.Status != OK {
 			found.Link = link(f.Options.Version, c.id)
@@ -154,6 +157,26 @@ func Examine(f *Facts, accepted ...string) []Finding {
 		findings = append(findings, found)
 	}
 	return findings
+}
+
+// topicIn finds the region of a topic of SNS.
+var topicIn = regexp.MustCompile(`\barn:[^:\s]+:sns:([^:\s]+):`)
+
+// inRegion adds the region to the commands of the AWS CLI, whose own default may be another: that of the topic, or else
+// this one.
+func inRegion(commands, region string) string {
+	all := strings.Split(commands, " && ")
+	for k, command := range all {
+		if !strings.HasPrefix(command, "aws ") || strings.Contains(command, " --region ") || region == "" {
+			continue
+		}
+		there := region
+		if topic := topicIn.FindStringSubmatch(command); topic != nil && strings.HasPrefix(command, "aws sns ") {
+			there = topic[1]
+		}
+		all[k] += " --region " + there
+	}
+	return strings.Join(all, " && ")
 }
 
 // IDs returns the ids of all checks, in their order.

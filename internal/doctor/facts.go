@@ -251,9 +251,10 @@ type Pod struct {
 // A State says whether a pod works.
 type State struct {
 	Ready            bool
-	Waiting, Message string // why a container does not run, or the pod is on no node
-	Restarts         int    // of that container
-	Exit             Exit   // its last one
+	Waiting, Message string    // why a container does not run, or the pod is on no node
+	Restarts         int       // of that container
+	Exit             Exit      // its last one
+	Since            time.Time // when a kubelet has taken it on; zero: not yet
 }
 
 // An Exit says how a container ended.
@@ -305,7 +306,7 @@ type Group struct {
 	Tags  Answer[map[string]string]
 	Hooks Answer[[]Hook]
 	ofEKS bool // it is a managed node group
-	// OtherHooks are the termination hooks that HookNames leaves to others.
+	// OtherHooks are the termination hooks that are left to others: by HookNames, or to EKS.
 	OtherHooks []string
 	// LeftToEKS: it is a managed node group, and HookNames is empty: EKS completes its hooks, if no rule tells of them.
 	// Hooks has none of them then.

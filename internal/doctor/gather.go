@@ -106,7 +106,7 @@ func (g *Gatherer) questions(f *Facts) []question {
 		}},
 		{
 			what:  "permissions of the role",
-			after: []string{"SQS", "Auto Scaling", "TargetGroupBindings", "the handler"},
+			after: []string{"SQS", "Auto Scaling", "TargetGroupBindings", "the handler", "the policy file"},
 			ask:   func(ctx context.Context) { f.Permissions = a.permissions(ctx, f) },
 		},
 	}

@@ -75,6 +75,12 @@ type AWS struct {
 	DescribeLifecycleHooks call[
 		autoscaling.DescribeLifecycleHooksInput, autoscaling.DescribeLifecycleHooksOutput, autoscaling.Options,
 	]
+	DescribeAutoScalingInstances call[
+		autoscaling.DescribeAutoScalingInstancesInput, autoscaling.DescribeAutoScalingInstancesOutput, autoscaling.Options,
+	]
+	SetInstanceHealth call[
+		autoscaling.SetInstanceHealthInput, autoscaling.SetInstanceHealthOutput, autoscaling.Options,
+	]
 	CompleteLifecycleAction call[
 		autoscaling.CompleteLifecycleActionInput, autoscaling.CompleteLifecycleActionOutput, autoscaling.Options,
 	]

@@ -275,6 +275,9 @@ func PodOf(p *corev1.Pod) Pod {
 // stateOf says whether a pod works. What its containers report comes before its conditions.
 func stateOf(s *corev1.PodStatus) State {
 	var state State
+	if s.StartTime != nil {
+		state.Since = s.StartTime.Time
+	}
 	for _, condition := range s.Conditions {
 		switch {
 		case condition.Type == corev1.PodReady:

@@ -87,7 +87,13 @@ func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []stri
 		}
 		g.Hooks, g.OtherHooks = a.hooks(ctx, g.Name, hookNames)
 		if g.ofEKS && len(hookNames) == 0 { // the sweep leaves these to EKS, which drains the nodes
-			g.LeftToEKS, g.Hooks.Value, g.OtherHooks = true, nil, nil
+			g.LeftToEKS = true
+			for _, h := range g.Hooks.Value {
+				if h.Terminating {
+					g.OtherHooks = append(g.OtherHooks, h.Name)
+				}
+			}
+			g.Hooks.Value = nil
 		}
 		groups[k] = g
 	})

@@ -50,6 +50,12 @@ func (a *AWS) permissions(ctx context.Context, f *Facts) []Permission {
 		found = append(found, Permission{Action: t.action, Needed: t.needed, Err: errs[k]})
 	}
 	for _, g := range f.Groups.Value {
+		if denied(g.Tags.Err) {
+			found = append(found, Permission{Action: "autoscaling:DescribeAutoScalingGroups", Err: g.Tags.Err})
+			break
+		}
+	}
+	for _, g := range f.Groups.Value {
 		if denied(g.Hooks.Err) {
 			return append(found, Permission{Action: "autoscaling:DescribeLifecycleHooks", Err: g.Hooks.Err})
 		}
@@ -95,6 +101,18 @@ func (a *AWS) tries(ctx context.Context, f *Facts, hooked []Group) []try {
 			return errOf(a.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
 				AutoScalingGroupName: &hooked[0].Name, LifecycleHookName: &hooked[0].Hooks.Value[0].Name,
 				LifecycleActionToken: aws.String(noToken),
+			}))
+		}})
+	}
+	if f.Policy.Value.Rules.ReplaceFirst() && len(f.Groups.Value) > 0 {
+		const nobody = "i-00000000000000000"
+		all = append(all, try{"autoscaling:DescribeAutoScalingInstances", false, func() error {
+			return errOf(a.DescribeAutoScalingInstances(ctx, &autoscaling.DescribeAutoScalingInstancesInput{
+				InstanceIds: []string{nobody},
+			}))
+		}}, try{"autoscaling:SetInstanceHealth", false, func() error {
+			return errOf(a.SetInstanceHealth(ctx, &autoscaling.SetInstanceHealthInput{
+				InstanceId: aws.String(nobody), HealthStatus: aws.String("Healthy"),
 			}))
 		}})
 	}

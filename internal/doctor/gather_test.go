@@ -33,6 +33,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 )
 
@@ -60,7 +61,7 @@ func newSite(t *testing.T) *site {
 		}}, {Name: "dead", Attributes: map[string]string{"MessageRetentionPeriod": "1209600", "Policy": allowRules}}},
 		Keys:      []awssim.Key{{ID: "k-1", Alias: "alias/queues", Policy: allowRules}},
 		Rules:     []awssim.Rule{{Name: "all", Pattern: `{"source": ["aws.ec2", "aws.health", "aws.autoscaling"]}`, Queue: "nth", DeadLetters: "dead"}},
-		Instances: []awssim.Instance{{ID: instance, Tags: map[string]string{tag: ""}}},
+		Instances: []awssim.Instance{{ID: instance, Lifecycle: "spot", Tags: map[string]string{tag: ""}}},
 		Groups:    []awssim.Group{{Name: "workers", Instances: []string{instance}, Tags: map[string]string{tag: ""}}},
 		Hooks:     []awssim.Hook{{Group: "workers", Name: "drain", Transition: awssim.Terminating, HeartbeatTimeout: 5 * time.Minute}},
 	}))
@@ -109,6 +110,7 @@ func newSite(t *testing.T) *site {
 			DescribeInstances:         ec2.NewFromConfig(cfg).DescribeInstances,
 			DescribeInstanceStatus:    ec2.NewFromConfig(cfg).DescribeInstanceStatus,
 			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups, DescribeLifecycleHooks: groups.DescribeLifecycleHooks,
+			DescribeAutoScalingInstances: groups.DescribeAutoScalingInstances, SetInstanceHealth: groups.SetInstanceHealth,
 			CompleteLifecycleAction: groups.CompleteLifecycleAction, RecordLifecycleActionHeartbeat: groups.RecordLifecycleActionHeartbeat,
 		},
 		Cluster: doctor.Cluster{Client: s.kube, Version: func(context.Context) (string, error) { return "v1.36.3", nil }},
@@ -193,6 +195,7 @@ func TestMissingReadPermissionsLeaveChecksUnknown(t *testing.T) {
 				t.Errorf("%s %s: %s is %+v", tt.service, tt.action, id, f)
 			}
 		}
+		delete(sick, "permissions")
 		if len(sick) != len(tt.want) {
 			t.Errorf("%s %s: not well: %+v", tt.service, tt.action, sick)
 		}
@@ -210,6 +213,7 @@ func TestAPermissionOfTheHandlerThatIsMissingIsNamed(t *testing.T) {
 		{"sqs", "GetQueueAttributes", "AccessDenied", doctor.Warning},
 		{"ec2", "DescribeInstances", "UnauthorizedOperation", doctor.Failed},
 		{"autoscaling", "DescribeLifecycleHooks", "AccessDenied", doctor.Warning},
+		{"autoscaling", "DescribeAutoScalingGroups", "AccessDenied", doctor.Warning},
 		{"autoscaling", "CompleteLifecycleAction", "AccessDenied", doctor.Failed},
 		{"autoscaling", "RecordLifecycleActionHeartbeat", "AccessDenied", doctor.Warning},
 	} {
@@ -217,6 +221,21 @@ func TestAPermissionOfTheHandlerThatIsMissingIsNamed(t *testing.T) {
 		s.must(s.aws.SetFault(awssim.Fault{ID: "no", Service: tt.service, Action: tt.action, Code: tt.code, Status: http.StatusForbidden}))
 		if f := s.sick()["permissions"]; f.Status != tt.want || !strings.Contains(f.What, "lacks "+tt.service+":"+tt.action) {
 			t.Errorf("%s %s: %+v", tt.service, tt.action, f)
+		}
+	}
+}
+
+func TestThePermissionsOfAReplacementAreTriedWhereARuleAsksForOne(t *testing.T) {
+	for _, action := range []string{"DescribeAutoScalingInstances", "SetInstanceHealth"} {
+		for first, want := range map[bool]doctor.Status{true: doctor.Warning, false: doctor.Unknown} { // of what is well, nothing is known here
+			s := newSite(t)
+			s.Policy = func(context.Context) (doctor.Policy, error) {
+				return doctor.Policy{Rules: decision.Rules{Nodes: []decision.NodeRule{{Name: "r", Do: decision.Draining, ReplaceFirst: first}}}}, nil
+			}
+			s.must(s.aws.SetFault(awssim.Fault{ID: "no", Service: "autoscaling", Action: action, Code: "AccessDenied", Status: http.StatusForbidden}))
+			if f := s.sick()["permissions"]; f.Status != want || first && !strings.Contains(f.What, "lacks autoscaling:"+action) {
+				t.Errorf("%s, first %t: %+v", action, first, f)
+			}
 		}
 	}
 }

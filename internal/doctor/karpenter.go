@@ -59,7 +59,11 @@ func karpenterApart(f *Facts) bool {
 	if f.Rules.Err == nil && f.Queue.Err == nil && hiddenRules(f) == nil && unreadTopic(f) == nil &&
 		len(deliveryRoles(f)) == 0 {
 		others := slices.DeleteFunc(slices.Clone(sample.Kinds), func(k sample.Kind) bool { return k == sample.Rebalance })
-		if !slices.ContainsFunc(others, func(k sample.Kind) bool { enabled, _ := taken(f, k, ""); return len(enabled) > 0 }) {
+		sent := func(k sample.Kind) bool {
+			enabled, _ := taken(f, k, action{hook: "drain"})
+			return len(enabled) > 0
+		}
+		if !slices.ContainsFunc(others, sent) {
 			return true
 		}
 	}

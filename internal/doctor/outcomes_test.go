@@ -163,7 +163,7 @@ var outcomes = []outcome{
 	}, want: "rule-asg-terminate ×", says: "affected: workers"},
 	{pitfall: "a launch hook without a rule", set: []string{
 		rule("all", `{"detail-type": [{"anything-but": "EC2 Instance-launch Lifecycle Action"}]}`, "nth", ""), hook("join", "LAUNCHING", "10m", ""),
-	}, want: "rule-asg-launch ×", says: "affected: workers"},
+	}, want: "rule-asg-launch ‼", says: "affected: workers"},
 	{pitfall: "a rule that takes everything", set: []string{rule("all", `{"account": ["123456789012"]}`, "nth", "")}},
 	{pitfall: "a rule for AWS Health of every category", set: []string{rule("all", `{"source": ["aws.ec2", "aws.autoscaling"]}`, "nth", ""), rule("health", `{"source": ["aws.health"]}`, "nth", "")}},
 

@@ -146,6 +146,21 @@ func deliveryRoles(f *Facts) []sender {
 	return roles
 }
 
+// customBus is the ARN of a rule of another bus than the default one that the queue's policy lets in; empty: it names
+// none.
+func customBus(f *Facts) string {
+	p, err := iampolicy.Parse(f.Queue.Value.Policy)
+	if err != nil {
+		return ""
+	}
+	for _, arn := range p.Sources(eventBridge) {
+		if _, rule, is := strings.Cut(arn, ":rule/"); is && strings.Contains(rule, "/") {
+			return arn
+		}
+	}
+	return ""
+}
+
 // ofKind returns the ARNs of the senders of one service, or of the roles.
 func ofKind(all []sender, service string) []string {
 	var arns []string

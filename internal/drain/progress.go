@@ -46,6 +46,9 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 	}
 	if !p.PodsGone.IsZero() {
 		p.Waits = r.volumeWaits
+		if p.Pods.Left = len(r.pods.leaving); p.Pods.Left > 0 { // of which no kubelet has confirmed the end
+			p.PodsGone = time.Time{}
+		}
 		return p
 	}
 	for _, pod := range r.pods.sorted() {

@@ -145,8 +145,10 @@ func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
 			o.Gone = s.Start
 		case p.stopping(): // somebody else has deleted it
 			o.Asked, o.Grace = s.Start, max(0, p.deletion.Sub(s.Start))
+			o.Own = o.Grace // the drain takes nothing of it
 		}
-		if !o.Stays && p.end.keptBy == "" {
+		isStuck := p.stopping() && s.Start.Sub(p.deletion) > margin
+		if !o.Stays && p.end.keptBy == "" && !isStuck {
 			states[k] = p
 		}
 		outcomes = append(outcomes, o)

@@ -107,6 +107,14 @@ func TestASimulationTellsWhatTheDrainWouldDo(t *testing.T) {
 			simulationOf(two, at(120), actor("a", 600, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at(500)} })),
 			[]string{"a evicted at 0s with 1m56s, cut, gone at 1m56s"},
 		},
+		"a pod that stops already gets what is left to it, as it is": {
+			simulationOf(two, at(120), actor("a", 30, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at(20)} })),
+			[]string{"a evicted at 0s with 20s, gone at 20s"},
+		},
+		"a pod that should have stopped long ago is not gone": {
+			simulationOf(two, at(120), actor("b", 10), actor("a", 30, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: at(-3600)} })),
+			[]string{"a evicted at 0s with 0s", "b evicted at 0s with 10s, gone at 10s"},
+		},
 		"critical pods wait for workloads": {
 			simulationOf(two, at(120), actor("dns", 30, systemCritical), actor("web", 20)),
 			[]string{"web evicted at 0s with 20s, gone at 20s", "dns evicted at 20s with 30s, gone at 50s"},

@@ -200,8 +200,11 @@ func TestTheVolumeOfAPodOfAReadyNodeIsWaitedForThoughNobodyConfirmsItsEnd(t *tes
 		s.claim("a")
 		s.attach("pv-a")
 		s.detachAfter(200*time.Second, "pv-a")
-		result, err := s.drain(evacuation.Terms{}, nil)
-		s.wantEnd(result, err, evacuation.Result{Unconfirmed: []string{"ns/dead"}}, 200*time.Second)
+		answers, result := s.asking(evacuation.Terms{}, 190*time.Second)
+		s.wantEnd(result, nil, evacuation.Result{Unconfirmed: []string{"ns/dead"}}, 200*time.Second)
+		if p := answers[0]; p.Pods.Left != 1 || !p.PodsGone.IsZero() || len(p.Waits) != 1 || p.Waits[0].Cause != overview.Volume {
+			t.Errorf("while the volume is waited for: %+v", p)
+		}
 	})
 }
 

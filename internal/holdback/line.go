@@ -255,7 +255,7 @@ func (l *Line) explain(p decision.Permit, w *waiter, i intent.Intent, now time.T
 			p.Group.Rule, of, p.Group.Nodes, l.usersOf(p.Group, w.Node))
 	default:
 		_, t.Detail = l.answer.byOption(l.MaxUnready)
-		t.Detail += ": " + l.usersOf(decision.Group{}, w.Node)
+		t.Detail = "drains held back: " + t.Detail + ": " + l.usersOf(decision.Group{}, w.Node)
 	}
 	return t
 }

@@ -47,7 +47,7 @@ func (a *answer) byOption(bound intstr.IntOrString) (drains int, why string) {
 		return 0, ""
 	}
 	return drains, fmt.Sprintf(
-		"drains held back: %d, because %d of %d nodes are not ready, cordoned or about to be; max-unready-nodes is %s",
+		"%d, because %d of %d nodes are not ready, cordoned or about to be; max-unready-nodes is %s",
 		drains, r.Used(), r.All, bound.String())
 }
 

@@ -71,7 +71,7 @@ func (l *Lookup) Look(
 	ctx context.Context, id string, maxAge time.Duration, node bool,
 ) (inst *instance.Instance, known bool, err error) {
 	inst = new(instance.Instance)
-	err = l.Permitted(func() (err error) {
+	err = l.Permitted(ctx, func() (err error) {
 		*inst, known, err = l.Get(ctx, id, maxAge, node)
 		return err
 	})
@@ -80,7 +80,7 @@ func (l *Lookup) Look(
 
 // Permitted asks EC2 by ask. Where the role has no permission, and needs none, the error is [instance.ErrDenied], and
 // EC2 is not asked again for a while.
-func (l *Lookup) Permitted(ask func() error) error {
+func (l *Lookup) Permitted(ctx context.Context, ask func() error) error {
 	l.mu.Lock()
 	err, again := l.denied, !time.Now().Before(l.again)
 	l.mu.Unlock()
@@ -89,12 +89,14 @@ func (l *Lookup) Permitted(ask func() error) error {
 	}
 	err = ask()
 	if denied := errors.Is(err, instance.ErrDenied); err != nil && (l.Needed || !denied) {
-		l.fails(err)
+		if !errors.Is(ctx.Err(), context.Canceled) { // else nobody wants the answer any more
+			l.fails(err)
+		}
 		return err
 	}
 	l.mu.Lock()
 	first := err != nil && l.denied == nil && !errors.Is(err, errNoEC2)
-	l.denied, l.again = err, time.Now().Add(Kept)
+	l.denied, l.again, l.failed = err, time.Now().Add(Kept), time.Time{}
 	l.mu.Unlock()
 	if first {
 		logging.Warn(l.Log, "messages about instances that have no Node here, and about Capacity Blocks, are left in "+

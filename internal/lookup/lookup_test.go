@@ -1,6 +1,7 @@
 package lookup
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -30,7 +31,7 @@ func TestLookUpsThatFailAreToldOf(t *testing.T) {
 				}
 				began := time.Now().UTC().Format(time.TimeOnly)
 				for range 10 {
-					_ = l.Permitted(func() error { return test.err })
+					_ = l.Permitted(t.Context(), func() error { return test.err })
 					time.Sleep(30 * time.Second)
 				}
 				if text := l.Unseen(); test.told != (text != "") || test.told && (!strings.Contains(text, began) || !strings.HasSuffix(text, test.err.Error())) {
@@ -42,5 +43,24 @@ func TestLookUpsThatFailAreToldOf(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestALookUpThatSucceedsEndsWhatIsTold(t *testing.T) {
+	l := &Lookup{Instances: NoEC2{}}
+	ctx, stop := context.WithCancel(t.Context())
+	ask := func(err error) string {
+		_ = l.Permitted(ctx, func() error { return err })
+		return l.Unseen()
+	}
+	if text := ask(errors.New("no answer")); text == "" {
+		t.Error("a failure is not told")
+	}
+	if text := ask(nil); text != "" {
+		t.Errorf("after a success: %s", text)
+	}
+	stop()
+	if text := ask(context.Canceled); text != "" {
+		t.Errorf("after one that nobody waited for: %s", text)
 	}
 }

@@ -207,7 +207,11 @@ func (d beginStage) decideAgain(ctx context.Context) error {
 		case reflect.DeepEqual(next.Entries, carried.Entries):
 			return nil
 		case len(next.Entries) == 0:
-			return d.quitIf(ctx, errIgnored, func(i intent.Intent) bool { return i.HeldBack && len(change(i).Entries) == 0 })
+			reason := errIgnored
+			if _, leftAlone := node.Labels[decision.LeaveAloneLabel]; leftAlone {
+				reason = errLeftAlone
+			}
+			return d.quitIf(ctx, reason, func(i intent.Intent) bool { return i.HeldBack && len(change(i).Entries) == 0 })
 		}
 		d.log.Info("the rules or labels have changed: the notices of the node are decided about again",
 			"rule", next.Terms().Rule)

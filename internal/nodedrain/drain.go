@@ -64,6 +64,7 @@ var (
 	errUndone     = errors.New("what asked for the drain is over")
 	errRestarted  = errors.New("the instance was stopped and started again since")
 	errIgnored    = errors.New("a rule of the policy file ignores by now what asked for the drain")
+	errLeftAlone  = errors.New("the node is to be left alone, as its label " + decision.LeaveAloneLabel + " says")
 	errUncordoned = errors.New("somebody has uncordoned the node, and the drain can wait")
 	errAsksMore   = errors.New("the node was only to be cordoned, and is to be evacuated by now")
 )
@@ -71,7 +72,7 @@ var (
 // isCalledOff reports whether a drain has ended because its reason is gone.
 func isCalledOff(err error) bool {
 	return errors.Is(err, errUndone) || errors.Is(err, errUncordoned) || errors.Is(err, errRestarted) ||
-		errors.Is(err, errIgnored)
+		errors.Is(err, errIgnored) || errors.Is(err, errLeftAlone)
 }
 
 // run does what the node's intent asks for, to the end: the pods, the hooks, the mark that

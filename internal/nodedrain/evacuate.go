@@ -142,10 +142,9 @@ func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err
 		Resumed: d.resumed,
 	}
 	if ended.Outcome != "" {
-		counted := ended
-		counted.Result = d.r.leftPods.withoutTold(d.ref.UID, result, time.Now())
-		d.history.drain = &counted
-		d.r.Observer.Drained(counted)
+		ended.Told = d.r.leftPods.told(d.ref.UID, result, time.Now())
+		d.history.drain = &ended
+		d.r.Observer.Drained(ended)
 	}
 	switch {
 	case err != nil:

@@ -240,3 +240,6 @@ func (NoHooks) Complete(context.Context, intent.Hook) error { return errNotOurs 
 
 // Failure is nil: nothing is tried.
 func (NoHooks) Failure(intent.Hook) error { return nil }
+
+// HeartbeatFailure is nil as well.
+func (NoHooks) HeartbeatFailure(intent.Hook) error { return nil }

@@ -16,11 +16,12 @@ import (
 // answeringHooks answer each completion with an error.
 type answeringHooks struct {
 	Hooks
-	err, failure error
+	err, failure, unheld error
 }
 
 func (h answeringHooks) Complete(context.Context, intent.Hook) error { return h.err }
 func (h answeringHooks) Failure(intent.Hook) error                   { return h.failure }
+func (h answeringHooks) HeartbeatFailure(intent.Hook) error          { return h.unheld }
 
 func TestAWaitForAHookSaysWhyItIsNotCompleted(t *testing.T) {
 	hooks := []intent.Hook{{Group: "workers", Name: "wait"}}
@@ -28,10 +29,14 @@ func TestAWaitForAHookSaysWhyItIsNotCompleted(t *testing.T) {
 		"hook: lifecycle hook workers/wait is being completed":                        nil,
 		"failing-hook: lifecycle hook workers/wait is not completed yet: not allowed": errors.New("not allowed"),
 	} {
-		d := &Drain{r: New(Config{Hooks: answeringHooks{failure: failure}})}
+		d := &Drain{r: New(Config{Hooks: answeringHooks{failure: failure, unheld: failure}})}
 		waits := d.withFailures(append(completing(hooks, nil), overview.Wait{Cause: overview.Delay, Name: "workers/wait"}), hooks)
 		if got := string(waits[0].Cause) + ": " + waits[0].Why; got != want || waits[1].Cause != overview.Delay {
 			t.Errorf("%q, %+v, want %q", got, waits[1], want)
+		}
+		unheld := d.unheld(hooks)
+		if failure == nil && len(unheld) > 0 || failure != nil && (len(unheld) != 1 || unheld[0].Cause != overview.FailingHook) {
+			t.Errorf("heartbeats: %+v", unheld)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package nodedrain
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -127,25 +128,18 @@ type leftPod struct {
 	name string
 }
 
-// withoutTold is what came of a drain, without the pods that an earlier one of the node has told of. A pod of a
-// StatefulSet may come back under its name: after intent.StaleAfter it is another one.
-func (l leftPods) withoutTold(node types.UID, r evacuation.Result, now time.Time) evacuation.Result {
-	isNew := func(name string) bool {
+// told are the pods left by a drain that an earlier one of the node has left too. A pod of a StatefulSet may come back
+// under its name: after intent.StaleAfter it is another one.
+func (l leftPods) told(node types.UID, r evacuation.Result, now time.Time) (names []string) {
+	for _, name := range slices.Concat(r.Missed, r.Lost, r.Unconfirmed) {
 		key := leftPod{node, name}
 		ended, told := l.ended.Get(key)
 		l.ended.Add(key, now)
-		return !told || now.Sub(ended.(time.Time)) > intent.StaleAfter
-	}
-	for _, pods := range []*[]string{&r.Missed, &r.Lost, &r.Unconfirmed} {
-		var left []string
-		for _, name := range *pods {
-			if isNew(name) {
-				left = append(left, name)
-			}
+		if told && now.Sub(ended.(time.Time)) <= intent.StaleAfter {
+			names = append(names, name)
 		}
-		*pods = left
 	}
-	return r
+	return names
 }
 
 // A history is what is kept of a drain for its episode, beside the intent.

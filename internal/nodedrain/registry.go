@@ -40,6 +40,8 @@ type Hooks interface {
 	Complete(ctx context.Context, h intent.Hook) error
 	// Failure is why a hook that is being completed is not completed yet; nil: nothing has failed so far.
 	Failure(h intent.Hook) error
+	// HeartbeatFailure is why a hook that is being held open may end by itself; nil: nothing is known that says so.
+	HeartbeatFailure(h intent.Hook) error
 }
 
 // Replacements speaks to Auto Scaling about other instances in the place of those that go; see package asg.

@@ -30,22 +30,34 @@ func (r *Registry) Revert(
 		r.Observer.Stepped(report.Step{Node: ref, Kind: report.KeepDelegated, Why: why})
 		return nil
 	}
-	undone := false
+	var undone cluster.Undoing
 	putOff := func(i intent.Intent) intent.Intent { return r.putOff(i, change(i), time.Now().UTC()) }
 	err := cluster.Retry(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
 		undone, err = r.revertLocked(ctx, ref, putOff)
-		if undone || err != nil && ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
-			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Uncordon, Why: why, Err: err})
+		if undone != cluster.NothingUndone || err != nil && ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
+			r.Observer.Stepped(report.Step{Node: ref, Kind: stepOf(undone), Why: why, Err: err})
 		}
 		return err
 	})
 	if errors.Is(err, cluster.ErrNodeGone) {
 		return nil
 	}
-	if undone && err == nil { // else the last try has been cut off
-		log.Info("uncordoned", "node", ref.Name, "why", why)
+	if undone != cluster.NothingUndone && err == nil { // else the last try has been cut off
+		says := "uncordoned"
+		if undone == cluster.Undone {
+			says = "the drain is called off: the handler had not cordoned the node"
+		}
+		log.Info(says, "node", ref.Name, "why", why)
 	}
 	return err
+}
+
+// stepOf is how it is told that a drain was undone, or could not be.
+func stepOf(u cluster.Undoing) report.StepKind {
+	if u == cluster.Undone {
+		return report.Undo
+	}
+	return report.Uncordon
 }
 
 // putOff is what is left of an intent when notices are taken back. What the rules let begin later only is held back
@@ -68,15 +80,17 @@ func (c *Config) putOff(before, left intent.Intent, now time.Time) intent.Intent
 
 // revertLocked does so while it holds the lock of the node, so that a notice that is being
 // recorded at this moment is heeded, and that nobody begins a drain for what is being reverted.
-func (r *Registry) revertLocked(ctx context.Context, ref cluster.Ref, change cluster.Change) (undone bool, err error) {
+func (r *Registry) revertLocked(
+	ctx context.Context, ref cluster.Ref, change cluster.Change,
+) (undone cluster.Undoing, err error) {
 	for {
 		d, err := r.locked(ctx, ref)
 		if err != nil {
-			return false, err
+			return undone, err
 		}
 		if carried := d.carried(); d.started && len(carried.Entries) > 0 && ends(carried, change(carried)) {
 			if d, err = d.handOver(ctx); err != nil {
-				return false, err
+				return undone, err
 			}
 			if d == nil {
 				continue
@@ -104,9 +118,9 @@ func (d *Drain) handOver(ctx context.Context) (next *Drain, err error) {
 }
 
 // undo changes what the node carries, and reverts what was done if nothing is left. The caller holds the lock.
-func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change) (undone bool, err error) {
+func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change) (undone cluster.Undoing, err error) {
 	if err = d.recordAtLast(ctx); err != nil { // the node lacks notices that stay
-		return false, err
+		return undone, err
 	}
 	var kept intent.Intent
 	undone, err = d.r.Cluster.Undo(ctx, ref, func(i intent.Intent) intent.Intent {
@@ -114,18 +128,18 @@ func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change
 		return kept
 	})
 	switch left := err == nil && len(kept.Entries) > 0; {
-	case d.started && err == nil && !undone:
+	case d.started && err == nil && undone == cluster.NothingUndone:
 		if d.setIntent(kept); d.r.hasEnded(d) {
-			return false, d.r.goOn(ctx, d.r.Log, ref)
+			return undone, d.r.goOn(ctx, d.r.Log, ref)
 		}
 	case d.started:
-	case left && undone:
+	case left && undone != cluster.NothingUndone:
 		d.setIntent(kept)
 		return undone, d.r.start(ctx, d)
 	case left && !kept.Finished() && d.r.Cluster.Serves(kept):
 		// Its drain has ended for nothing: another handler has recorded a notice meanwhile, which the lock of
 		// the node does not prevent.
-		return false, d.r.begin(ctx, d, kept)
+		return undone, d.r.begin(ctx, d, kept)
 	default:
 		d.r.end(d, nil)
 	}
@@ -139,19 +153,21 @@ func ends(carried, left intent.Intent) bool {
 
 // callOff reverts a drain that has not ended, for the reason that it was quit for.
 func (d *Drain) callOff(ctx context.Context, reason error) error {
-	step, why := report.Uncordon, decision.WhyEarlierLife
-	if errors.Is(reason, errUncordoned) {
-		step, why = report.CallOff, decision.WhyUncordoned
-	}
-	if errors.Is(reason, errIgnored) {
+	why := decision.WhyEarlierLife
+	ignored := errors.Is(reason, errIgnored) || errors.Is(reason, errLeftAlone)
+	switch {
+	case errors.Is(reason, errUncordoned):
+		why = decision.WhyUncordoned
+	case ignored:
 		why = decision.WhyIgnoredByRule
 	}
-	logging.Warn(d.log, "the drain is called off", "why", why)
+	logging.Warn(d.log, "the drain is called off", "why", why, "error", reason)
 	now := time.Now()
 	var kept intent.Intent
-	err := cluster.Retry(ctx, d.log, "revert the drain", func(ctx context.Context) error {
-		_, err := d.r.Cluster.Undo(ctx, d.ref, func(i intent.Intent) intent.Intent {
-			if kept = i.CalledOff(d.quitOn.Entries, now); errors.Is(reason, errIgnored) {
+	var undone cluster.Undoing
+	err := cluster.Retry(ctx, d.log, "revert the drain", func(ctx context.Context) (err error) {
+		undone, err = d.r.Cluster.Undo(ctx, d.ref, func(i intent.Intent) intent.Intent {
+			if kept = i.CalledOff(d.quitOn.Entries, now); ignored {
 				kept = i.Dismiss(d.quitOn.Asks)
 			}
 			return kept
@@ -164,6 +180,10 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 	case err == nil && len(kept.Entries) > 0:
 		d.r.remove(d)
 		return d.r.goOn(ctx, d.log, d.ref)
+	}
+	step := stepOf(undone)
+	if errors.Is(reason, errUncordoned) {
+		step = report.CallOff
 	}
 	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: step, Why: why})
 	return nil

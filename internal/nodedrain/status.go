@@ -62,7 +62,7 @@ func (d *Drain) status(ctx context.Context) *overview.Node {
 	if stage != "" {
 		n.Stage = stage
 	}
-	waits = d.withFailures(waits, carried.Hooks)
+	waits = append(d.withFailures(waits, carried.Hooks), d.unheld(carried.Hooks)...)
 	n.WaitsFor = waits
 	if progress, known := d.ask(ctx); known {
 		if progress.Listed {
@@ -144,6 +144,20 @@ func (d *Drain) withFailures(waits []overview.Wait, hooks []intent.Hook) []overv
 		}
 		if err := d.r.Hooks.Failure(hooks[at]); err != nil {
 			w.Cause, w.Why = overview.FailingHook, "lifecycle hook "+w.Name+" is not completed yet: "+err.Error()
+		}
+	}
+	return waits
+}
+
+// unheld are the hooks whose heartbeats fail: the machine may go before the deadline that these were to bring.
+func (d *Drain) unheld(hooks []intent.Hook) (waits []overview.Wait) {
+	for _, h := range hooks {
+		if err := d.r.Hooks.HeartbeatFailure(h); err != nil {
+			name := h.Group + "/" + h.Name
+			waits = append(waits, overview.Wait{
+				Cause: overview.FailingHook, Name: name,
+				Why: "lifecycle hook " + name + " may end before the deadline, its heartbeats fail: " + err.Error(),
+			})
 		}
 	}
 	return waits
@@ -281,7 +295,7 @@ func (r *Registry) HeldBack() (drains int, why string) {
 		if why != "" {
 			why += "; "
 		}
-		why += fmt.Sprintf("drains that wait as their rules say: %d", byRules)
+		why += fmt.Sprintf("%d as their rules say", byRules)
 	}
 	return drains, why
 }

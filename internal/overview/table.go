@@ -183,8 +183,8 @@ func (o *Overview) heading(style Style) (lines []string) {
 		add("", "Unscheduled", fmt.Sprintf("of %d more nodes", more))
 	}
 	if len(o.LeftAlone) > 0 {
-		nodes := strings.Join(first(o.LeftAlone, mostNamed, Clean), ", ")
-		add(yellow, "Left alone", nodes+", by their label: no drain begins, but for a termination by Auto Scaling")
+		add(yellow, "Left alone",
+			o.LeftAloneNames()+", by their label: no drain begins, but for a termination by Auto Scaling")
 	}
 	if still := o.StillCordoned(); still != "" {
 		add(o.alarm(), "Cordoned", still)
@@ -195,6 +195,11 @@ func (o *Overview) heading(style Style) (lines []string) {
 		add("", "Nodes", Count(len(o.Nodes), "node"))
 	}
 	return lines
+}
+
+// LeftAloneNames are the names of some of the nodes that are left alone; empty: none is.
+func (o *Overview) LeftAloneNames() string {
+	return strings.Join(first(o.LeftAlone, mostNamed, Clean), ", ")
 }
 
 // alarm is the colour of the line about nodes that are still cordoned.

@@ -225,6 +225,8 @@ func left(n *overview.Node, now time.Time) (text, class string) {
 		return "no deadline", "none"
 	case !n.PodsGone.IsZero() && n.PodsGone.Before(n.Deadline):
 		return "pods left with " + overview.Length(n.Deadline.Sub(n.PodsGone)) + " to spare", "ok"
+	case !n.PodsGone.IsZero():
+		return "pods left " + overview.Length(n.PodsGone.Sub(n.Deadline)) + " late", "late"
 	case remains <= 0:
 		return overview.Length(-remains) + " late", "late"
 	case remains < near:

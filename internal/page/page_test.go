@@ -113,6 +113,12 @@ func TestSlackIsTheGapBeforeTheLine(t *testing.T) {
 				`<use href="#m-asked" x="27.0%" y="14"/>`, `<use href="#m-now" x="45.0%" y="14"/>`,
 			},
 		},
+		"they left late": {
+			node(func(n *overview.Node) {
+				n.Deadline, n.Since, n.PodsGone = now.Add(-time.Minute), now.Add(-3*time.Minute), now.Add(-57*time.Second)
+			}),
+			[]string{`<use href="#m-gone"`},
+		},
 		"it is held back": {
 			node(func(n *overview.Node) { n.CordonedAt, n.NotBefore = time.Time{}, now.Add(20*time.Second) }),
 			[]string{`<rect class="held" x="0.0%" width="45.0%" y="12" height="4"/>`, `<use href="#m-begin" x="60.0%" y="14"/>`},
@@ -145,6 +151,14 @@ func TestSlackIsTheGapBeforeTheLine(t *testing.T) {
 				t.Errorf("%d lines of the deadline, want %d", n, want)
 			}
 		})
+	}
+}
+
+// How late they were does not grow afterwards.
+func TestPodsThatHaveLeftAreNotLaterAndLater(t *testing.T) {
+	n := &overview.Node{Deadline: now.Add(-time.Hour), PodsGone: now.Add(-time.Hour + 3*time.Second)}
+	if text, class := left(n, now); text != "pods left 3s late" || class != "late" {
+		t.Errorf("%s, %s", text, class)
 	}
 }
 
@@ -275,8 +289,8 @@ func number(t *testing.T, text string) float64 {
 }
 
 func TestWhatIsNotKnownIsSaid(t *testing.T) {
-	html := render(t, overview.Overview{At: now, Source: overview.Nodes, Missing: "it has no port", HeldBack: "drains held back: 3"}, overview.History{})
-	contains(t, html, "The leader was not asked: <bdi>it has no port</bdi>.", "drains held back: 3")
+	html := render(t, overview.Overview{At: now, Source: overview.Nodes, Missing: "it has no port", HeldBack: "3", LeftAlone: []string{"node-x"}}, overview.History{})
+	contains(t, html, "The leader was not asked: <bdi>it has no port</bdi>.", "Drains held back: <bdi>3</bdi>", "Left alone, by their label: <bdi>node-x</bdi>")
 	contains(t, section(t, html, "handler"), "Leader not known", "Queue none, or not known here")
 	contains(t, section(t, render(t, overview.Overview{At: now, Source: overview.Nodes, Missing: "nobody leads", Leaderless: true}, overview.History{}), "handler"), "Leader nobody leads")
 	contains(t, section(t, html, "progress"), "No node is being drained.")

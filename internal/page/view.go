@@ -23,16 +23,17 @@ const (
 type view struct {
 	frame
 
-	At       string
-	AtExact  string // RFC 3339
-	Leader   string
-	Missing  string // why the leader was not asked
-	HeldBack string
-	Deaf     string // why no notice arrives
-	Unseen   []string
-	Tiles    []fact
-	Kinds    []kind // all of them, for the symbols
-	Seen     []kind // those on this page, for the legends
+	At        string
+	AtExact   string // RFC 3339
+	Leader    string
+	Missing   string // why the leader was not asked
+	HeldBack  string
+	LeftAlone string
+	Deaf      string // why no notice arrives
+	Unseen    []string
+	Tiles     []fact
+	Kinds     []kind // all of them, for the symbols
+	Seen      []kind // those on this page, for the legends
 
 	Bands  []band
 	More   string // how many nodes have no lane; empty: none
@@ -82,6 +83,7 @@ func newView(o overview.Overview, h overview.History, opts Options) *view {
 	if o.Source == overview.Nodes {
 		v.Missing = cmp.Or(shown(o.Missing), "it was not asked")
 	}
+	v.LeftAlone = shown(o.LeftAloneNames())
 	var more int
 	if v.Bands, more = lanesOf(o); more > 0 {
 		v.More = overview.Count(more, "node")

@@ -117,13 +117,16 @@ func (s *Server) begin() {
 }
 
 // LastReceive returns when SQS last answered a receive, with messages or without;
-// zero if it never did. While receiving waits for room it returns the present time:
+// zero if it never did.
+func (s *Server) LastReceive() time.Time { return s.health.lastReceive() }
+
+// Alive is LastReceive, but while receiving waits for room it is the present time:
 // that is no failure of SQS, and a restart would make it worse.
-func (s *Server) LastReceive() time.Time {
+func (s *Server) Alive() time.Time {
 	if !s.messages.full().IsZero() {
 		return time.Now()
 	}
-	return s.health.lastReceive()
+	return s.LastReceive()
 }
 
 // longFull is how long receiving waits for room before that counts as a failure.

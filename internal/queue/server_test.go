@@ -937,8 +937,11 @@ func TestNothingIsReceivedThatCannotBeHeld(t *testing.T) {
 		if n, oldest := s.InFlight(); n != 30 || time.Since(oldest) < 49*time.Second {
 			t.Errorf("%d in flight since %v, want 30: three receives fit into 35", n, time.Since(oldest))
 		}
-		if age := time.Since(s.LastReceive()); age > 0 {
+		if age := time.Since(s.Alive()); age > 0 {
 			t.Errorf("waiting for room counts as a receive %v ago", age)
+		}
+		if age := time.Since(s.LastReceive()); age < 49*time.Second {
+			t.Errorf("the last receive is told to be %v old", age)
 		}
 		if since, why := s.Failing(); time.Since(since) < 49*time.Second || !strings.HasPrefix(why, "30 messages are in flight") {
 			t.Errorf("waiting for room since %s: %q", since, why)
@@ -1038,8 +1041,8 @@ func TestNoMoreIsReceivedThanBodiesFitInMemory(t *testing.T) {
 		if n, _ := s.InFlight(); n < maxBodies/size || n > maxBodies/size+batchSize {
 			t.Errorf("%d messages are in flight, want the %d that there is room for", n, maxBodies/size)
 		}
-		if age := time.Since(s.LastReceive()); age > 0 {
-			t.Errorf("the last receive is %s old: that it waits is no failure of SQS", age)
+		if age := time.Since(s.Alive()); age > 0 {
+			t.Errorf("it is silent for %s: that it waits is no failure of SQS", age)
 		}
 		release <- nil
 		elapse(5 * time.Second)

@@ -76,7 +76,11 @@ func CordonedOf(ref cluster.Ref, i intent.Intent, now time.Time) (c overview.Cor
 		}
 	}
 	still = i.Cordoned && i.Finished() && i.Outcome != intent.Cordoned
-	if i.Outcome == intent.Missed {
+	left := i.Outcome == intent.Missed || i.Outcome == intent.Unconfirmed
+	if i.Pods != nil { // pods that have left after the deadline are missed too
+		left = i.Pods.Missed+i.Pods.Unconfirmed+len(i.Pods.Remaining) > 0
+	}
+	if left {
 		return overview.Cordoned{Node: ref.Name, Since: i.FinishedAt, Missed: true}, still
 	}
 	return overview.Cordoned{Node: ref.Name, Since: since}, still && now.Sub(since) >= while
@@ -105,10 +109,11 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 // CountsOf counts what became of the pods of a drain.
 func CountsOf(d Drain) *overview.Counts {
 	r := d.Result
+	missed, lost, unconfirmed := d.Left()
 	return &overview.Counts{
 		Partial: d.Resumed,
 		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
-		Missed: len(r.Missed), Lost: len(r.Lost), Unconfirmed: len(r.Unconfirmed),
+		Missed: missed, Lost: lost, Unconfirmed: unconfirmed,
 		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),
 		Cut:        len(r.Record.CutShort), CutShort: evacuation.Names(r.Record.CutShort, mostNames),
 		Remaining: evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),

@@ -4,6 +4,7 @@ package report
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -63,6 +64,7 @@ type StepKind string
 const (
 	Cordon         StepKind = "cordon"
 	Uncordon       StepKind = "uncordon"
+	Undo           StepKind = "undo" // of a drain whose node the handler has not cordoned
 	HoldBack       StepKind = "hold-back"
 	CordonAgain    StepKind = "cordon-again"    // after somebody uncordoned the node during its drain
 	LeftUncordoned StepKind = "left-uncordoned" // after somebody uncordoned it once more
@@ -86,6 +88,20 @@ type Drain struct {
 	Targets Targets
 	Took    time.Duration // until the pods had left
 	Resumed bool          // an earlier leader began it: Result and Took are about what came after
+	Told    []string      // pods left behind that an earlier drain of the node has told of: they are not counted again
+}
+
+// Left are the numbers of pods left behind that are counted: those of Result, but for Told.
+func (d Drain) Left() (missed, lost, unconfirmed int) {
+	count := func(pods []string) (n int) {
+		for _, name := range pods {
+			if !slices.Contains(d.Told, name) {
+				n++
+			}
+		}
+		return n
+	}
+	return count(d.Result.Missed), count(d.Result.Lost), count(d.Result.Unconfirmed)
 }
 
 // Targets say how the machine left its load balancers, after its pods had left.
@@ -99,12 +115,12 @@ type Targets struct {
 func (d Drain) Deadline() time.Time { return d.Intent.Deadline() }
 
 // Slack is the time between the end of the pods and the deadline, and not positive where pods were there at its end. It
-// is not known where one of the two is not.
+// is not known where one of the two is not, as where no kubelet has confirmed that pods have ended.
 func (d Drain) Slack() (slack time.Duration, known bool) {
 	deadline, gone := d.Deadline(), d.Result.Record.PodsGone
 	left := len(d.Result.Missed)+len(d.Result.Lost) > 0
 	switch {
-	case deadline.IsZero(), gone.IsZero() && !left:
+	case deadline.IsZero(), gone.IsZero() && !left, len(d.Result.Unconfirmed) > 0 && !left:
 		return 0, false
 	case gone.IsZero(): // the machine was, before its pods were listed
 		return 0, true

@@ -138,8 +138,14 @@ func TestANodeIsStillCordonedAWhileAfterItsMachineWasToGo(t *testing.T) {
 		after time.Duration
 		want  bool
 	}{
-		"long after":                {nil, 8 * time.Minute, true},
-		"pods were left on it":      {func(i *intent.Intent) { i.Outcome = intent.Missed }, time.Minute, true},
+		"long after":           {nil, 8 * time.Minute, true},
+		"pods were left on it": {func(i *intent.Intent) { i.Outcome = intent.Missed }, time.Minute, true},
+		"pods are unconfirmed": {func(i *intent.Intent) {
+			i.Outcome, i.Pods = intent.Unconfirmed, &intent.Pods{Unconfirmed: 1, Remaining: []string{"a/b"}}
+		}, time.Minute, true},
+		"its pods left late": {func(i *intent.Intent) {
+			i.Outcome, i.Pods = intent.Missed, &intent.Pods{Evicted: 3}
+		}, time.Minute, false},
 		"soon after its deadline":   {nil, 6 * time.Minute, false},
 		"somebody else cordoned it": {func(i *intent.Intent) { i.Cordoned = false }, time.Hour, false},
 		"its drain is in progress":  {func(i *intent.Intent) { i.FinishedAt = time.Time{} }, time.Hour, false},
@@ -155,9 +161,41 @@ func TestANodeIsStillCordonedAWhileAfterItsMachineWasToGo(t *testing.T) {
 			tt.edit(&i)
 		}
 		c, still := CordonedOf(cluster.Ref{Name: "a"}, i, at.Add(tt.after))
-		if still != tt.want || still && c.Node != "a" || c.Missed != (i.Outcome == intent.Missed) {
+		if still != tt.want || still && c.Node != "a" || c.Missed != strings.HasPrefix(name, "pods ") {
 			t.Errorf("%s: %+v, %t", name, c, still)
 		}
+	}
+}
+
+// The pods of a drain that has missed the deadline of a hook are there when the machine goes: they are counted once, and
+// are the reason for both ends.
+func TestAPodThatWasToldIsNotCountedAgain(t *testing.T) {
+	at := time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
+	d := Drain{
+		Intent:  intent.Intent{Entries: []intent.Entry{{Kind: notice.StateChange, Time: at, Deadline: at.Add(2 * time.Minute)}}},
+		Outcome: intent.Gone, Result: evacuation.Result{Lost: []string{"shop/db-0", "shop/web"}}, Told: []string{"shop/db-0"},
+	}
+	d.Result.Record.PodsGone = at.Add(time.Minute)
+	if _, lost, _ := d.Left(); lost != 1 || CountsOf(d).Lost != 1 {
+		t.Errorf("%d are counted, want one", lost)
+	}
+	if names := d.Remaining(); !slices.Equal(names, d.Result.Lost) || !slices.Equal(CountsOf(d).Remaining, d.Result.Lost) {
+		t.Errorf("the reasons are %q", names)
+	}
+	if slack, known := d.Slack(); slack > 0 || !known {
+		t.Errorf("the slack is %s, %t", slack, known)
+	}
+}
+
+func TestWhereNoKubeletConfirmsTheEndNobodyKnowsTheSlack(t *testing.T) {
+	at := time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
+	d := Drain{
+		Intent: intent.Intent{Entries: []intent.Entry{{Kind: notice.SpotInterruption, Time: at, Deadline: at.Add(2 * time.Minute)}}},
+		Result: evacuation.Result{Unconfirmed: []string{"shop/db-0"}},
+	}
+	d.Result.Record.PodsGone = at.Add(time.Minute)
+	if slack, known := d.Slack(); known {
+		t.Errorf("the slack is %s", slack)
 	}
 }
 

@@ -22,7 +22,8 @@ const Jitter = 0.1
 // Rounds are those of a search. It is a safety net: of several failures the first and the end are logged, and the pause
 // after each is twice as long. Only Unseen may be called concurrently.
 type Rounds struct {
-	failed int // so many times in a row
+	failed int       // so many times in a row
+	since  time.Time // the first of these
 	unseen atomic.Pointer[string]
 }
 
@@ -45,7 +46,10 @@ func (r *Rounds) Ended(log logr.Logger, what string, err error, hint string) {
 	case err != nil && r.failed == 0:
 		logging.Warn(log, "what nobody tells of cannot be found: trying again, less and less often",
 			"what", what, "error", err, "hint", hint)
-		r.unseen.Store(new(what + ", since " + time.Now().UTC().Format("2006-01-02 15:04:05Z") + ": " + err.Error()))
+		r.since = time.Now()
+	}
+	if err != nil {
+		r.unseen.Store(new(what + ", since " + r.since.UTC().Format("2006-01-02 15:04:05Z") + ": " + err.Error()))
 	}
 	if r.failed++; err == nil {
 		r.failed = 0

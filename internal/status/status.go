@@ -10,8 +10,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -101,6 +103,8 @@ type Poll struct {
 	tooMany  bool                 // at the last poll
 	events   map[key]listing      // those that were listed by the last poll
 
+	leftAlone atomic.Pointer[string] // why so many impaired instances are not drained; nil: they are, or there are none
+
 	mu      sync.Mutex
 	handled map[key]time.Time // when that ended; zero: it goes on
 }
@@ -136,8 +140,14 @@ func (p *Poll) Run(ctx context.Context) {
 	}
 }
 
-// Unseen says what the polls do not find at present, and why; empty: nothing. It may be called concurrently.
-func (p *Poll) Unseen() string { return p.search.Unseen() }
+// Unseen says what the polls do not find at present, or what nothing is done about, and why; empty: nothing. It may be
+// called concurrently.
+func (p *Poll) Unseen() string {
+	if text := p.leftAlone.Load(); text != nil {
+		return cmp.Or(p.search.Unseen(), *text)
+	}
+	return p.search.Unseen()
+}
 
 // poll looks once. Without all answers nothing is done: what was found before stays.
 func (p *Poll) poll(ctx context.Context, all *sync.WaitGroup) error {
@@ -233,7 +243,14 @@ func (p *Poll) impairedNow(impairments []instance.Impairment, now time.Time) (fo
 			"a zone or the network may have failed",
 			"impaired", p.impairs, "nodes", nodes)
 	}
-	if p.tooMany = tooMany; tooMany || !p.DrainImpaired {
+	p.tooMany = tooMany
+	p.leftAlone.Store(nil)
+	switch {
+	case !p.DrainImpaired:
+		return nil
+	case tooMany:
+		p.leftAlone.Store(new(fmt.Sprintf("whether %d instances are impaired, or a zone or the network: "+
+			"so many of %d nodes are not drained for that", p.impairs, nodes)))
 		return nil
 	}
 	return found

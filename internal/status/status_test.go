@@ -312,6 +312,7 @@ func TestAnImpairmentIsANoticeIfItIsToBeDrainedFor(t *testing.T) {
 // The log says once that so many are impaired.
 func TestManyImpairedInstancesAreToldOfAndNotDrained(t *testing.T) {
 	w := &world{}
+	var unseen func() string
 	for k := range 20 {
 		id := fmt.Sprint("i-", k)
 		w.nodes = append(w.nodes, id)
@@ -323,11 +324,14 @@ func TestManyImpairedInstancesAreToldOfAndNotDrained(t *testing.T) {
 		if after(5); len(w.handled) > 0 || len(w.told) != 6 || w.gauge != 6 {
 			t.Errorf("handled %d, told of %d, %d impaired", len(w.handled), len(w.told), w.gauge)
 		}
-		w.impaired = w.impaired[:5]
-		if after(5); len(w.handled) != 5 {
-			t.Errorf("handled %d of the five that are left", len(w.handled))
+		if text := unseen(); !strings.HasPrefix(text, "whether 6 instances are impaired, or a zone or the network: ") {
+			t.Errorf("unseen: %q", text)
 		}
-	}, func(p *Poll) { p.DrainImpaired = true })
+		w.impaired = w.impaired[:5]
+		if after(5); len(w.handled) != 5 || unseen() != "" {
+			t.Errorf("handled %d of the five that are left; unseen: %q", len(w.handled), unseen())
+		}
+	}, func(p *Poll) { p.DrainImpaired, unseen = true, p.Unseen })
 	if n := strings.Count(w.log.String(), "so many instances are impaired"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, w.log.String())
 	}

@@ -148,9 +148,10 @@ func (m *Metrics) Recorded(e intent.Entry) {
 func (m *Metrics) Drained(d report.Drain) {
 	cause, r := d.Intent.Cause(), d.Result
 	kind := cause.Kind.String()
+	missed, lost, unconfirmed := d.Left()
 	for how, n := range map[string]int{
-		"evicted": r.Evicted, "forced": r.Forced, "ended": r.Ended, "missed": len(r.Missed), "lost": len(r.Lost),
-		"unconfirmed": len(r.Unconfirmed),
+		"evicted": r.Evicted, "forced": r.Forced, "ended": r.Ended, "missed": missed, "lost": lost,
+		"unconfirmed": unconfirmed,
 	} {
 		m.pods.WithLabelValues(kind, how).Add(float64(n))
 	}
@@ -166,7 +167,7 @@ func (m *Metrics) Drained(d report.Drain) {
 		result = "success"
 	}
 	m.actions.WithLabelValues("cordon-and-drain", result).Inc()
-	if gone := r.Record.PodsGone; !gone.IsZero() {
+	if gone := r.Record.PodsGone; !gone.IsZero() && len(r.Unconfirmed) == 0 {
 		m.emptied.WithLabelValues(kind).Observe(gone.Sub(cause.Time).Seconds())
 	}
 	if slack, known := d.Slack(); known {

@@ -89,6 +89,10 @@ var steps = map[report.StepKind]struct{ kind, reason, done, undone string }{
 		kind: warning, reason: "DrainGoesOn",
 		done: "What asked for the drain is over, but Karpenter replaces the node already: it stays cordoned",
 	},
+	report.Undo: {
+		kind: normal, reason: "DrainCalledOff",
+		done: "What asked for the drain is over, and the handler had not cordoned the node",
+	},
 	report.CallOff: {
 		kind: warning, reason: "DrainCalledOff",
 		done: "Somebody uncordoned the node during its drain, and the drain can wait: it is called off",

@@ -267,7 +267,7 @@ func New() *Metrics {
 		label{name: "node_action", values: []string{
 			"call-off", "cordon", "cordon-again", "cordon-and-drain", "hold-back",
 			"ignore", "impair", "keep-delegated", "left-uncordoned", "post-drain", "pre-drain",
-			"replace", "retain", "uncordon", "unscheduled",
+			"replace", "retain", "uncordon", "undo", "unscheduled",
 		}}, label{name: "node_status", values: statuses})
 	m.eventErrors = c.counters("events_error_total", "Receives that failed, and messages that cannot be read.",
 		label{name: "event_error_where", values: []string{sqsMonitor}})

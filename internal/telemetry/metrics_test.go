@@ -266,7 +266,6 @@ func TestADrainIsCountedByTheNoticeThatBoundIt(t *testing.T) {
 			intent.Unconfirmed,
 			map[string]string{
 				"drains_total{SpotInterruption,unconfirmed}": "1", "pods_total{evicted,SpotInterruption}": "1", "pods_total{unconfirmed,SpotInterruption}": "1",
-				"deadline_slack_seconds{SpotInterruption}": "1/90", "notice_to_empty_seconds{SpotInterruption}": "1/30",
 				"actions_total{cordon-and-drain,error}": "1",
 			},
 		},

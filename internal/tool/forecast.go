@@ -251,7 +251,8 @@ func (f forecast) lost() []string {
 	if f.kind == notice.RebalanceRecommendation || f.Why == decision.WhyNotSpot {
 		return nil // nothing goes away
 	}
-	return f.Summary().Names
+	s := f.Summary()
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Names, s.Lost))))
 }
 
 // cut returns the pods that would be killed before the end of their grace periods: none where the handler moves none.

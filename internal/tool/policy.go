@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
@@ -66,7 +67,11 @@ func readPolicy(
 		return file, doctor.ErrAbsent
 	}
 	var data []byte
-	if data, file.from, err = policyData(ctx, o.PolicyFile, origin, client); err != nil {
+	data, file.from, err = policyData(ctx, o.PolicyFile, origin, client)
+	if apierrors.IsNotFound(err) || errors.Is(err, errNoKey) || errors.Is(err, os.ErrNotExist) && origin.release != nil {
+		return file, &doctor.PolicyError{From: file.from, Err: err}
+	}
+	if err != nil {
 		return file, fmt.Errorf("read the policy file %s: %w", o.PolicyFile, err)
 	}
 	if file.File, err = policyfile.Parse(data); err != nil {
@@ -74,6 +79,8 @@ func readPolicy(
 	}
 	return file, nil
 }
+
+var errNoKey = errors.New("the ConfigMap has no key")
 
 func policyData(
 	ctx context.Context, path string, origin *Origin, client kube.Client,
@@ -94,7 +101,7 @@ func policyData(
 	}
 	text, ok := found.Data[key]
 	if !ok {
-		return nil, from, fmt.Errorf("%s has no key %s", from, key)
+		return nil, from, fmt.Errorf("%w %s", errNoKey, key)
 	}
 	return []byte(text), from, nil
 }

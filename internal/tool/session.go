@@ -161,7 +161,9 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups,
 			DescribeLifecycleHooks:    groups.DescribeLifecycleHooks,
 			CompleteLifecycleAction:   groups.CompleteLifecycleAction,
+			SetInstanceHealth:         groups.SetInstanceHealth,
 
+			DescribeAutoScalingInstances:   groups.DescribeAutoScalingInstances,
 			RecordLifecycleActionHeartbeat: groups.RecordLifecycleActionHeartbeat,
 		},
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -215,7 +216,7 @@ func (v *Viewer) carried(ctx context.Context, now time.Time) (*overview.Overview
 		o.Nodes = append(o.Nodes, *node)
 	}
 	if held > 0 {
-		o.HeldBack = overview.Count(held, "node")
+		o.HeldBack = strconv.Itoa(held)
 	}
 	slices.SortFunc(o.Nodes, overview.ByDeadline)
 	slices.SortFunc(o.Cordoned, overview.WorstFirst)

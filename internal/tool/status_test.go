@@ -389,7 +389,7 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 			if first, _, _ := strings.Cut(o.Table(overview.Style{}), "\n"); !leaderless && first != "Incomplete:  "+test.missing {
 				t.Errorf("the first line is %q", first)
 			}
-			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "3 nodes" {
+			if o.Missing != test.missing || o.Leader != test.leader || o.Source != overview.Nodes || o.HeldBack != "3" {
 				t.Errorf("%q leads, %s: %s", o.Leader, o.HeldBack, o.Missing)
 			}
 			if diff := cmp.Diff(want, o.Nodes); diff != "" {

@@ -267,9 +267,35 @@ true
 {{- if and (include "node-termination-handler.hasProbes" .) (regexMatch "^0+$" (include "node-termination-handler.text" $httpGet.port)) -}}
 {{- fail (printf $says "probes.httpGet.port" "8080" "") -}}
 {{- end -}}
+{{- $port := include "node-termination-handler.text" $httpGet.port -}}
+{{- $ports := dict "PROBES_SERVER_PORT" $port "PROMETHEUS_SERVER_PORT" (include "node-termination-handler.metricsPort" .) -}}
+{{- range .Values.extraEnv -}}
+{{- if and (hasKey $ports .name) (ne (get $ports .name) (include "node-termination-handler.text" .value)) -}}
+{{- fail (printf "extraEnv has %s, but the pod's ports, probes and monitors go by the values: remove it, and set probes.httpGet.port or prometheusServerPort." .name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (include "node-termination-handler.hasMetrics" .) (include "node-termination-handler.hasProbes" .) (eq $port (include "node-termination-handler.metricsPort" .)) -}}
+{{- fail (printf "prometheusServerPort and probes.httpGet.port are both %s: the two servers need a port each." $port) -}}
+{{- end -}}
 {{- $bound := include "node-termination-handler.text" .Values.bindAddress -}}
 {{- if and (include "node-termination-handler.hasProbes" .) (regexMatch "^ *(127\\.[0-9.]+|::1) *(, *(127\\.[0-9.]+|::1) *)*$" $bound) -}}
 {{- fail (printf "bindAddress is %s, but a kubelet sends its probes to the address of the pod: add that by extraEnv (docs/security.md, On which addresses), or turn the probes off." $bound) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Fails if the pods of a DaemonSet would read nothing, and end. */}}
+{{- define "node-termination-handler.checkKinds" -}}
+{{- $on := "" -}}
+{{- range list
+      (dict "option" "enableSpotInterruptionDraining" "env" "ENABLE_SPOT_INTERRUPTION_DRAINING")
+      (dict "option" "enableScheduledEventDraining" "env" "ENABLE_SCHEDULED_EVENT_DRAINING")
+      (dict "option" "enableASGLifecycleDraining" "env" "ENABLE_ASG_LIFECYCLE_DRAINING")
+      (dict "option" "enableRebalanceMonitoring" "env" "ENABLE_REBALANCE_MONITORING" "default" "false")
+      (dict "option" "enableRebalanceDraining" "env" "ENABLE_REBALANCE_DRAINING" "default" "false") -}}
+{{- $on = print $on (include "node-termination-handler.isOn" (merge (dict "values" $.Values) .)) -}}
+{{- end -}}
+{{- if not $on -}}
+{{- fail "the values turn off every kind of notice that the pods of the DaemonSet could read: leave enableSpotInterruptionDraining or another on, or set daemonset.create to false." -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,0 +1,28 @@
+package search
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+func TestWhatIsNotFoundIsToldWithTheLatestReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r Rounds
+		began := time.Now().UTC().Format("since 2006-01-02 15:04:05Z")
+		for _, why := range []string{"no answer", "AccessDenied"} {
+			r.Ended(logr.Discard(), "hooks", errors.New(why), "")
+			if text := r.Unseen(); !strings.HasPrefix(text, "hooks, "+began) || !strings.HasSuffix(text, ": "+why) {
+				t.Errorf("%q, want %s, %s", text, began, why)
+			}
+			time.Sleep(time.Minute)
+		}
+		if r.Ended(logr.Discard(), "hooks", nil, ""); r.Unseen() != "" {
+			t.Errorf("after the end: %s", r.Unseen())
+		}
+	})
+}
