@@ -1,6 +1,8 @@
 package app
 
 import (
+	"fmt"
+
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -52,20 +54,11 @@ func followPolicy(o *options.Options, log logr.Logger, m *telemetry.Metrics) (*p
 	if o.PolicyFile == "" {
 		return nil, nil //nolint:nilnil // nil is a Follower without a file
 	}
-	f, err := policyfile.Follow(o.PolicyFile, log.WithName("policy"), m.PolicyValid)
-	var wrong options.Problems
+	f, err := policyfile.Follow(o.PolicyFile, log.WithName("policy"), m.PolicyValid, fits(o))
 	if err == nil {
-		for _, rule := range f.Rules().Nodes {
-			if rule.By == intent.ByKarpenter && !o.DrainByKarpenter {
-				wrong = append(wrong, options.Problem{Name: "policy-file", Text: o.PolicyFile + ", rule " + rule.Name +
-					" says by: karpenter, which needs the option drain-by-karpenter"})
-			}
-		}
-		if len(wrong) > 0 {
-			return nil, wrong
-		}
 		return f, nil
 	}
+	var wrong options.Problems
 	for _, p := range policyfile.ProblemsOf(err) {
 		wrong = append(wrong, options.Problem{Name: "policy-file", Text: o.PolicyFile + ", " + p.String()})
 	}
@@ -73,4 +66,17 @@ func followPolicy(o *options.Options, log logr.Logger, m *telemetry.Metrics) (*p
 		wrong = options.Problems{{Name: "policy-file", Text: err.Error()}}
 	}
 	return nil, wrong
+}
+
+// fits checks that rules need no option that is off. A pod in IMDS mode asks Karpenter for nothing.
+func fits(o *options.Options) func(*decision.Rules) error {
+	return func(rules *decision.Rules) error {
+		for _, rule := range rules.Nodes {
+			if rule.By == intent.ByKarpenter && !o.DrainByKarpenter && !o.IMDS {
+				return fmt.Errorf("%s, rule %s says by: karpenter, which needs the option drain-by-karpenter",
+					o.PolicyFile, rule.Name)
+			}
+		}
+		return nil
+	}
 }

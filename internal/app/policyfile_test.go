@@ -65,6 +65,9 @@ func TestARuleThatLeavesNodesToKarpenterNeedsTheOption(t *testing.T) {
 	if err != nil || len(f.Rules().Nodes) != 2 {
 		t.Errorf("with the option: %+v, %v", f.Rules(), err)
 	}
+	if _, err := followPolicy(&options.Options{PolicyFile: file, IMDS: true}, logr.Discard(), telemetry.New()); err != nil {
+		t.Errorf("on a node, where the option has no effect: %v", err)
+	}
 }
 
 func TestWithoutAPolicyFileThereAreNoRules(t *testing.T) {

@@ -21,7 +21,7 @@ const heartbeatEnds = 500 * time.Millisecond
 
 // Hold keeps the hook open by heartbeats. It blocks until ctx ends, the action does not
 // exist any more, or HeartbeatUntil has passed since hook.Started. Without a positive
-// HeartbeatInterval it returns at once.
+// HeartbeatInterval, and where the action is completed, it returns at once.
 //
 // The interval between heartbeats is HeartbeatInterval, but at most a third of the hook's
 // own timeout, if that can be read: with the shortest timeout, 30 s, that leaves the 20 s
@@ -31,7 +31,7 @@ const heartbeatEnds = 500 * time.Millisecond
 // sent sooner, also where autoscaling:RecordLifecycleActionHeartbeat is missing, because the
 // permission may be granted while the hook is still open.
 func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
-	if h.HeartbeatInterval <= 0 {
+	if _, done := h.bounded(&h.completed).Get(hook.Action()); done || h.HeartbeatInterval <= 0 {
 		return
 	}
 	if h.HeartbeatUntil > 0 {

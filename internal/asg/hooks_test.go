@@ -416,6 +416,15 @@ func TestWhyAHookIsNotCompletedYetIsKnown(t *testing.T) {
 	})
 }
 
+func TestAHookThatIsCompletedIsNotHeldOpen(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		hook := started(as.begin(t, "workers", "drain"), time.Now())
+		mustComplete(t, h, hook)
+		h.Hold(t.Context(), hook)
+		wantCalls(t, as, map[string]int{complete: 1})
+	})
+}
+
 func TestWhyAHookMayEndByItselfIsKnown(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		hook := started(as.begin(t, "workers", "drain"), time.Now())

@@ -59,7 +59,9 @@ func (t *task) act(ctx context.Context) error {
 // something left to do carries the hook; the end of its drain completes it. Where none has, the hook is completed here:
 // the Node that carried it may be gone, and the process that remembered it too.
 func (t *task) join(ctx context.Context) error {
+	release := t.holdOpen(ctx) // as long as the Node cannot be written
 	joined, hook, err := t.recordOnAll(ctx)
+	release()
 	switch {
 	case err != nil:
 		return err
@@ -280,18 +282,28 @@ func (t *task) revertEarlierLives(ctx context.Context) error {
 
 // noteConsequence records, on the Nodes of finished drains, a notice that the instance ends.
 // It holds even if the notice of the drain is cancelled, and the next Node of the instance is
-// told. cluster.ErrNodeGone, nodedrain.ErrOutdated: a Node has changed meanwhile.
+// told. cluster.ErrNodeGone, nodedrain.ErrOutdated: a Node has changed meanwhile. A hook that is to be completed does
+// not wait for a Node that cannot be written.
 func (t *task) noteConsequence(ctx context.Context) error {
 	entry := t.Entry(*t.n, time.Now())
+	noting := ctx
+	if t.Action == decision.Complete {
+		var stop context.CancelFunc
+		noting, stop = context.WithTimeout(ctx, lookup.KeptShort)
+		defer stop()
+	}
 	for _, ref := range t.found.Refs {
 		noted := false
-		err := cluster.Retry(ctx, t.log, "note what follows from the drain", func(ctx context.Context) error {
+		err := cluster.Retry(noting, t.log, "note what follows from the drain", func(ctx context.Context) error {
 			_, err := t.c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
 				noted = i.DrainedForEnd()
 				return i.Noting(entry)
 			})
 			return err
 		})
+		if noting.Err() != nil && ctx.Err() == nil {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func (t *task) decide(ctx context.Context, maxAge time.Duration) error {
 	if c.Owns(n.Hook) && (found.Ownership == decision.Ours || found.Ownership == decision.Pending) {
 		f.Limits = t.limits(ctx)
 	}
-	if n.Ended {
+	if n.Ended && slices.Contains([]decision.Ownership{decision.Ours, decision.Pending, decision.Departed}, f.Ownership) {
 		c.cancelled.add(*n, t.id)
 	}
 	// Somebody may have stopped and started an instance that its group still waits for.

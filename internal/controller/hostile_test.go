@@ -89,3 +89,36 @@ func TestANoticeAboutSpotIsVoidWhereEC2SaysThatTheInstanceIsNone(t *testing.T) {
 		}
 	}
 }
+
+// Whoever may write to the queue says, as another account, that a change is over.
+func TestTheEndOfAChangeThatIsNotOursKeepsNoNoticeAway(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.lead()
+		s.send(strings.Replace(s.maintenance(24*time.Hour, `"upcoming"`, `"closed"`), `"account": "123456789012"`, `"account": "210987654321"`, 1))
+		s.after(time.Minute)
+		s.send(s.maintenance(24 * time.Hour))
+		s.after(time.Minute)
+		if drains := len(s.drain.all()); drains != 1 {
+			t.Errorf("%d drains, want one", drains)
+		}
+	})
+}
+
+// EC2 shows the role the instances of its own account alone.
+func TestALateNoticeOfAnotherAccountIsDrainedFor(t *testing.T) {
+	t.Parallel()
+	for accounts, want := range map[string]int{"123456789012": 0, "123456789012,210987654321": 1} {
+		tell(t, func(s *story) {
+			s.edit = func(c *Config) { c.Accounts = strings.Split(accounts, ",") }
+			s.aws.RemoveInstance(theID)
+			s.lead()
+			at := time.Now().Add(-70 * time.Second).UTC().Format(time.RFC3339)
+			s.send(strings.ReplaceAll(s.body("spot-interruption", theID), time.Now().UTC().Format(time.RFC3339), at))
+			s.after(40 * time.Second)
+			if drains := len(s.drain.all()); drains != want {
+				t.Errorf("%s: %d drains, want %d", accounts, drains, want)
+			}
+		})
+	}
+}

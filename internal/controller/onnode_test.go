@@ -504,6 +504,36 @@ func TestAReportWaitsForThoseBeforeIt(t *testing.T) {
 	})
 }
 
+// The pod has drained for a while because it could not read the Lease, and has recorded its warning in the intent of the
+// leader's drain, which is held back and does not look there.
+func TestTheLeaderDrainsForWhatThePodHasRecordedInItsIntent(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.hasNoRoom()
+		s.lead()
+		s.reports(1)
+		if !s.intent().HeldBack {
+			t.Fatalf("the node carries %+v", s.intent())
+		}
+		now := time.Now().UTC()
+		spot := intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"imds-spot-x"}, Time: now, Deadline: now.Add(2 * time.Minute)}
+		s.change(theNode, func(n *corev1.Node) {
+			i, _, err := cluster.ReadIntent(n)
+			s.must(err)
+			text, err := i.With(spot, nil, now).Encode()
+			s.must(err)
+			n.Annotations[cluster.IntentAnnotation] = text
+			n.Annotations[cluster.ReportAnnotation] = fmt.Sprintf(
+				`{"to":"ns/lease","notices":[{"kind":"SpotInterruption","id":"imds-spot-x","time":%q,"deadline":%q}]}`,
+				now.Format(time.RFC3339), spot.Deadline.Format(time.RFC3339))
+		})
+		s.after(30 * time.Second)
+		if drains := len(s.drain.all()); drains != 1 {
+			t.Errorf("%d drains, want one; the node carries %+v", drains, s.intent())
+		}
+	})
+}
+
 // What a kubelet writes speaks of its own instance alone, and of nothing that the metadata does not have.
 func TestAReportSpeaksOfItsOwnInstance(t *testing.T) {
 	t.Parallel()

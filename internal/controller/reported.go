@@ -98,7 +98,15 @@ func (r *reported) end(node types.UID) {
 // do.
 func (c *Controller) isRecorded(node *corev1.Node, n notice.Notice) bool {
 	i, ok, err := cluster.ReadIntent(node)
-	return ok && err == nil && (i.Finished() || c.Cluster.Serves(i)) && decision.Knows(i, n, time.Now())
+	if !ok || err != nil || !decision.Knows(i, n, time.Now()) {
+		return false
+	}
+	if i.Finished() {
+		return true
+	}
+	// The pod may have recorded it in the intent that it shares with this handler, whose drain does not know of it then.
+	d := c.Registry.Get(cluster.RefOf(node))
+	return c.Cluster.Serves(i) && d != nil && d.Knows(n)
 }
 
 // handleReport handles a reported notice. Where it asks for nothing, the report says so: otherwise the pod on the node

@@ -221,3 +221,34 @@ func TestAChangeThatIsCalledOffDoesNotComeBackWithAWarningThatIsRecordedLate(t *
 		}
 	})
 }
+
+// A webhook refuses every patch of the Node, and the hook has heartbeats for hours: these may cease to be accepted.
+func TestAHookOfANodeThatCannotBeWrittenIsHeldOpenAndItsPodsLeave(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.interval = 30 * time.Second
+		s.edit = func(c *Config) { c.HeartbeatUntil = 48 * time.Hour }
+		s.failPatches()
+		s.lead()
+		s.terminate(time.Minute)
+		s.after(4 * time.Minute)
+		if drains := len(s.drain.all()); drains != 1 {
+			t.Errorf("%d drains after four minutes, want one", drains)
+		}
+		s.wantHook(awssim.Completed)
+	})
+}
+
+// The drain for the spot warning has ended, and its Node cannot be written any more.
+func TestAHookDoesNotWaitForANoteOnItsNode(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.lead()
+		s.send(s.body("spot-interruption", theID))
+		s.after(time.Minute)
+		s.failPatches()
+		s.terminate(time.Hour)
+		s.after(2 * time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}

@@ -162,7 +162,7 @@ func (p Policy) Opens(i intent.Intent, now time.Time) (opens time.Time, limit *N
 			since = e.NotBefore
 		}
 		switch {
-		case rule == nil || rule.Limit.Nodes == "",
+		case rule == nil || rule.Limit.Nodes == "" || e.Kind == notice.InstanceImpaired,
 			rule.Limit.Wait > 0 && i.HeldBack && now.Sub(since) >= rule.Limit.Wait:
 			free = true
 		case limit == nil:

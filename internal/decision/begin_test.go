@@ -190,6 +190,34 @@ func TestWhenANoticeOpens(t *testing.T) {
 	}
 }
 
+// A machine whose status checks fail may go at any moment.
+func TestAnImpairedInstanceWaitsForNoRule(t *testing.T) {
+	noon := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	night := &Window{Name: "nights", From: 22 * 60, To: 5 * 60, Zone: time.UTC, Days: [7]bool{true, true, true, true, true, true, true}}
+	p := Policy{NodeGracePeriod: 2 * time.Minute, Rules: Rules{Nodes: []NodeRule{
+		{Name: "cordoned", Do: Cordoning, Before: -1, Within: night, Limit: Limit{Nodes: "1"}},
+	}}}
+	d := Decide(notice.Notice{Kind: notice.InstanceImpaired, ID: "x", Time: noon, Instances: []string{"i-0"}}, Facts{Ownership: Ours, State: Running, Now: noon}, p)
+	e := intent.Entry{Kind: notice.InstanceImpaired, Time: noon, Terms: d.Terms}
+	opens, limit := p.Opens(intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{e}}, noon)
+	if d.Action != Cordon || d.Terms.Rule != "cordoned" || opens.After(noon) || limit != nil {
+		t.Errorf("%+v; opens %s with %v", d, opens, limit)
+	}
+}
+
+// Its hook is completed, and that is all: a rule that ignores it by now lets no pods leave.
+func TestATerminationThatIsIgnoredByNowIsNotDrained(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for _, do := range []Effort{Ignoring, Notifying} {
+		p := Policy{NodeGracePeriod: 2 * time.Minute, Rules: Rules{Nodes: []NodeRule{{Name: "t", Do: do, Before: -1}}}}
+		e := intent.Entry{Kind: notice.ASGTerminate, Deadline: now.Add(time.Hour), Terms: intent.Terms{Rule: "t", NotBefore: now.Add(time.Minute)}}
+		i := p.DecideAgain(intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{e}}, nil, now)
+		if len(i.Entries) != 1 || !CordonsOnly(i, p) || !i.Entries[0].NotBefore.IsZero() || p.IsOutdated(i, nil, now) {
+			t.Errorf("%v: %+v", do, i.Entries)
+		}
+	}
+}
+
 // What is decided about a notice when it comes, when the rules have changed, and when its window is asked again, is the
 // same: only what AWS announces has a start.
 func TestTheTimeoutOfAHookIsNoStart(t *testing.T) {

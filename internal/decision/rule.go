@@ -229,8 +229,12 @@ func (p Policy) DecideAgain(i intent.Intent, labels map[string]string, now time.
 	i = i.Dismiss(func(e intent.Entry) bool { return e.Kind != notice.ASGTerminate && decide(e).Do < Cordoning })
 	for k, e := range i.Entries {
 		rule := decide(e)
-		if rule.Do < Cordoning || IsOption(rule.Name) {
+		switch {
+		case IsOption(rule.Name):
 			i.Entries[k].Terms = intent.Terms{}
+			continue
+		case rule.Do < Cordoning: // a termination: its hook is completed, and that is all
+			i.Entries[k].Terms = intent.Terms{Rule: rule.Name, CordonOnly: true}
 			continue
 		}
 		terms := p.terms(&rule, e, isGuessed(i), now)
@@ -271,7 +275,7 @@ func (r *NodeRule) Mismatch(kind notice.Kind, code string, labels map[string]str
 		return OtherKind
 	case !matchesAny(r.Nodes, labels):
 		return OtherNode
-	case !matchesAnyPattern(r.Codes, code):
+	case !slices.ContainsFunc(notice.Codes(code), func(c string) bool { return matchesAnyPattern(r.Codes, c) }):
 		return OtherCode
 	}
 	return MatchesRule

@@ -162,6 +162,29 @@ func TestAWindowGoesByTheClockOnTheWall(t *testing.T) {
 	}
 }
 
+// AWS Health, EC2 and the metadata name one change by codes of their own.
+func TestARuleIsAboutAChangeWhoeverTellsOfIt(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, code string
+		want          bool
+	}{
+		{"*_REBOOT_*", "instance-reboot", true},
+		{"*_REBOOT_*", "system-reboot", true},
+		{"*_RETIREMENT_*", "instance-stop", true},
+		{"*_RETIREMENT_*", "instance-retirement", true},
+		{"*-reboot", "AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED", true},
+		{"instance-stop", "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", true},
+		{"*_REBOOT_*", "instance-stop", false},
+		{"*_NETWORK_*", "system-maintenance", false}, // it may be the power
+		{"*_REBOOT_*", "", false},
+	} {
+		r := &NodeRule{Name: "r", Codes: []string{tt.pattern}}
+		if got := r.Mismatch(notice.ScheduledChange, tt.code, nil) == MatchesRule; got != tt.want {
+			t.Errorf("%s and %s: %t", tt.pattern, tt.code, got)
+		}
+	}
+}
+
 func TestPatterns(t *testing.T) {
 	for _, tt := range []struct {
 		pattern, text string

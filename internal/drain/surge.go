@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -26,6 +27,8 @@ const (
 // Reasons not to ask the workload of a pod for a replacement.
 var (
 	errTooLate   = errors.New("there is no time for one")
+	errSurgeOff  = errors.New("the option surge-singletons is off")
+	errNotAsked  = errors.New("its annotation " + decision.LeaveAnnotation + ": surged is missing")
 	errComesBack = errors.New("it tolerates the cordon, so that its replacement could come to this node")
 )
 
@@ -42,11 +45,11 @@ func (p podState) asked() bool {
 	return p.stopping() || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero() || p.deleting
 }
 
-// surges reports whether the workload of a pod is to be asked for a replacement: its owner wants that, and
+// surges reports whether the workload of a pod is to be asked for a replacement: somebody wants that, and
 // nobody has asked.
 func (p podState) surges(terms evacuation.Terms) bool {
-	return p.tier == last && p.turn.Surges && !p.surge.tried && !p.requested && !p.asked() && modeOf(terms) != immediate &&
-		!terms.Reserve
+	return p.tier == last && p.turn.Leave == decision.LeaveSurged && !p.surge.tried && !p.requested && !p.asked() &&
+		modeOf(terms) != immediate && !terms.Reserve
 }
 
 // surgeBy returns until when a rollout is of use; zero: at any time.
@@ -61,7 +64,14 @@ func (p podState) surgeBy(terms evacuation.Terms) time.Time {
 // startSurge has the workload of a pod roll out a replacement, if it is time for that. It returns when to
 // look again; zero: when something changes.
 func (r *run) startSurge(calls context.Context, pod *corev1.Pod, p *podState, now time.Time) time.Time {
-	if r.drainer.Surge == nil || !p.surges(r.request.Terms) {
+	switch {
+	case !p.surges(r.request.Terms):
+		return time.Time{}
+	case r.drainer.Surge == nil:
+		r.noteSurge(p, errSurgeOff)
+		return time.Time{}
+	case !p.turn.Surges:
+		r.noteSurge(p, errNotAsked)
 		return time.Time{}
 	}
 	by := p.surgeBy(r.request.Terms)

@@ -286,8 +286,12 @@ func one(n notice.Notice, err error) ([]notice.Notice, error) {
 // scheduled finds the changes that are ahead, and the end of those that the node carries. A change
 // that is over is listed in the history alone, by AWS's documents.
 func (p *Poller) scheduled(ctx context.Context) ([]notice.Notice, error) {
+	read := time.Now()
+	if p.Identity.Started.After(read) { // the clock is behind; what the metadata tells is about the present life
+		read = p.Identity.Started
+	}
 	parse := func(body string) ([]notice.Notice, error) {
-		return notice.OfScheduled(body, p.Identity.Instance, time.Now())
+		return notice.OfScheduled(body, p.Identity.Instance, read)
 	}
 	listed, err := p.read(ctx, itemScheduled, parse)
 	if err != nil && listed == nil {

@@ -159,6 +159,8 @@ func (p Past) was(found Entry) bool {
 	case found.Change == "": // nothing but its id tells one warning from the next, but for what came by the other way
 		twoWays := slices.ContainsFunc(p.IDs, notice.OfMetadata) != slices.ContainsFunc(found.IDs, notice.OfMetadata)
 		return twoWays && !p.Due.IsZero() && sameMinute(p.Due, found.due())
+	case p.Change == found.Change && slices.ContainsFunc(found.IDs, notice.OfMetadata):
+		return p.Due.IsZero() || sameMinute(p.Due, found.Deadline) // else it was moved
 	case p.Change == found.Change:
 		return true
 	case notice.IsPolled(p.Change):

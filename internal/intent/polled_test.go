@@ -23,6 +23,8 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 	}
 	moved := found
 	moved.IDs, moved.Deadline = []string{"instance-event-00000000000000001-day7"}, day(7)
+	reported, again := found, moved
+	reported.IDs, again.IDs = []string{"imds-instance-event-00000000000000001-day5"}, []string{"imds-instance-event-00000000000000001-day7"}
 	begun := found
 	begun.Deadline = at(-3600)
 	spot := Entry{Kind: notice.SpotInterruption, IDs: []string{"imds-2"}, Time: now, Deadline: at(120)}
@@ -46,6 +48,8 @@ func TestANodeThatHasHeardOfWhatAPollFindsIsNotToldAgain(t *testing.T) {
 		"a spot warning of that time":                       {with(Entry{Kind: notice.SpotInterruption, Deadline: day(5)}), found, false},
 		"somebody has called it off":                        {calledOff(with(found)), found, true},
 		"somebody has called it off, and it was moved":      {calledOff(with(found)), moved, true},
+		"the metadata tells of what was called off":         {calledOff(with(reported)), reported, true},
+		"the metadata tells that it was moved":              {calledOff(with(reported)), again, false},
 		"somebody has uncordoned after the drain":           {with(found).Forget(func(Entry) bool { return true }), moved, true},
 		"another one was called off":                        {calledOff(with(Entry{Kind: notice.ScheduledChange, Change: other, Deadline: day(5)})), found, false},
 		"AWS Health told of it, and it was called off":      {calledOff(with(health(day(5)))), found, true},

@@ -60,7 +60,7 @@ const renewedWithin = 3 * retryPeriod
 
 // look asks once. expired: the Lease is vacant by what it says of its times alone.
 func (w *Watcher) look(ctx context.Context) (_ State, expired bool) {
-	const timeout = 3 * time.Second
+	const timeout = 6 * time.Second // a leader keeps its term where answers take five
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l, err := w.Client.Leases(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})

@@ -84,15 +84,15 @@ func (r *Resolver) ofNodes(id string, nodes []*corev1.Node) *Found {
 	return f
 }
 
-// asked adds what EC2 says of the instance.
-func (f *Found) asked(inst *instance.Instance, known bool) *Found {
+// asked adds what EC2 says of the instance. Of several accounts, EC2 shows the instances of the role's alone.
+func (r *Resolver) asked(f *Found, inst *instance.Instance, known bool) *Found {
 	f.Launched, f.NotSpot = inst.LastLaunch(), known && inst.NotSpot()
 	switch {
 	case known && inst.Alive():
 		f.State = decision.Running
 	case inst.State == "stopping" || inst.State == "shutting-down":
 		f.State = decision.Stopping
-	default:
+	case known || len(r.Policy.Accounts) <= 1:
 		f.State = decision.Gone
 	}
 	return f
@@ -186,7 +186,7 @@ func (r *Resolver) resolved(
 			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
 		return &Found{Ownership: decision.Unmanaged}, 0
 	case doubtful:
-		return r.ofNodes(id, nodes).asked(inst, known), 0
+		return r.asked(r.ofNodes(id, nodes), inst, known), 0
 	case len(nodes) > 0:
 		f := r.ofNodes(id, nodes)
 		f.Launched, f.NotSpot = inst.LastLaunch(), inst.NotSpot() // the answer may be old: a later launch is possible

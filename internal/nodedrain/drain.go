@@ -15,6 +15,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // A Drain is the one drain of a node, with everything that belongs to it: the cordon,
@@ -322,6 +323,9 @@ func (c *carrier) Changed() <-chan struct{} {
 
 // Carries reports whether the intent has a hook.
 func (c *carrier) Carries(h *intent.Hook) bool { return c.carried().HasHook(*h) }
+
+// Knows reports whether the intent has the notice, or has had it.
+func (c *carrier) Knows(n notice.Notice) bool { return decision.Knows(c.carried(), n, time.Now()) }
 
 // terms are what the drain of the pods has to observe now.
 func (c *carrier) terms() evacuation.Terms {

@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -60,7 +61,7 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 // node: whoever makes the notice void later waits for the lock, and then finds the notice recorded. The requests end
 // with try; drainUnrecorded goes on with ctx.
 func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
-	late := time.Since(p.since) > firstTries && halfPassed(p.Entry, time.Now())
+	late := time.Since(p.since) > firstTries && p.halfPassed(time.Now())
 	d, err := p.lock(try)
 	if err != nil {
 		return nil, err
@@ -210,9 +211,14 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 // scheduled to it again.
 const firstTries = 5 * time.Second
 
-// halfPassed reports whether half of the time is over that a notice leaves. A notice without a deadline can wait.
-func halfPassed(entry *intent.Entry, now time.Time) bool {
-	return !entry.Deadline.IsZero() && now.Sub(entry.Time) >= entry.Deadline.Sub(entry.Time)/2
+// halfPassed reports whether half of the time is over that the notice leaves. A notice without a deadline can wait. The
+// hours of a hook that heartbeats hold open do not count: they may cease to be accepted.
+func (p *recording) halfPassed(now time.Time) bool {
+	half := p.Entry.Deadline.Sub(p.Entry.Time) / 2
+	if p.Entry.Kind == notice.ASGTerminate {
+		half = min(half, p.NodeGracePeriod)
+	}
+	return !p.Entry.Deadline.IsZero() && now.Sub(p.Entry.Time) >= half
 }
 
 // drainUnrecorded drains a node that cannot be written, as where a webhook refuses every patch: its own pods may be on

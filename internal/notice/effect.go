@@ -1,5 +1,7 @@
 package notice
 
+import "slices"
+
 // Effect is what a scheduled change does to the machine. The zero value is not known.
 type Effect uint8
 
@@ -52,6 +54,34 @@ var effects = map[string]Effect{
 	"instance-reboot":     RebootsMachine,
 	"system-reboot":       RebootsMachine,
 	"system-maintenance":  Unclear,
+}
+
+// twins are codes of AWS Health for what EC2 and the metadata tell of by codes of their own. A system-maintenance has
+// none: it can be one of the network or of the power.
+var twins = map[string][]string{
+	"instance-reboot": {
+		"AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", "AWS_EC2_INSTANCE_REBOOT_FLEXIBLE_MAINTENANCE_SCHEDULED",
+	},
+	"system-reboot": {"AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED"},
+	"instance-stop": {
+		"AWS_EC2_INSTANCE_STOP_SCHEDULED", "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED",
+		"AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_EXPEDITED",
+	},
+	"instance-retirement": {
+		"AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", "AWS_EC2_INSTANCE_RETIREMENT_EXPEDITED",
+		"AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_EXPEDITED",
+	},
+}
+
+// Codes are the code of a scheduled change, and those by which others may tell of the same change.
+func Codes(code string) []string {
+	all := append([]string{code}, twins[code]...)
+	for ours, theirs := range twins {
+		if slices.Contains(theirs, code) {
+			all = append(all, ours)
+		}
+	}
+	return all
 }
 
 // EffectOf is the effect of a scheduled change by its code, whether AWS Health, EC2 or the instance

@@ -86,6 +86,10 @@ func DecodeReport(text, instance string, now time.Time) (Report, error) {
 		if !strings.HasPrefix(n.ID, metadataID) {
 			return Report{}, fmt.Errorf("%q is no id of a notice of the metadata", n.ID)
 		}
+		const lastYear = 9998 // what comes later cannot be written in JSON where clocks are ahead
+		if n.Deadline.Year() > lastYear || n.Time.Year() < 1 {
+			return Report{}, fmt.Errorf("%s has a time that no calendar has", n.ID)
+		}
 		if n.Time.After(now) {
 			n.Time = now.UTC()
 		}

@@ -48,6 +48,8 @@ func TestAReportHasNothingButWhatTheMetadataCanTell(t *testing.T) {
 		"another kind":  one(`"kind":"CapacityBlockExpiration","id":"imds-x"`),
 		"no kind":       one(`"id":"imds-x"`),
 		"another's id":  one(`"kind":"SpotInterruption","id":"7d5a1d4c"`),
+		"no such time":  one(`"kind":"SpotInterruption","id":"imds-x","deadline":"9999-12-31T23:59:59-23:59"`),
+		"no such past":  one(`"kind":"SpotInterruption","id":"imds-x","time":"0000-01-01T00:00:00+23:59"`),
 		"no change":     one(`"kind":"ScheduledChange","id":"imds-x"`),
 		"too much":      one(`"kind":"SpotInterruption","id":"imds-` + strings.Repeat("x", 16<<10) + `"`),
 		"too many":      `{"notices":[` + strings.Repeat(`{"kind":"SpotInterruption","id":"imds-x"},`, 16) + `{"kind":"SpotInterruption","id":"imds-x"}]}`,

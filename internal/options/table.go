@@ -84,8 +84,9 @@ func (c *Options) drainOptions() []Option {
 		{
 			Names: Names{"workers", "WORKERS", "workers"}, Mode: LeaderMode, Default: "0", DefaultText: "no limit",
 			value: integer(&c.Workers, 0, 10000),
-			Help: "Maximum number of nodes that are drained at the same time. Spot interruptions and stopping instances " +
-				"never wait.",
+			Help: "Maximum number of nodes whose pods are asked to leave at the same time; the nodes are cordoned at once. A " +
+				"drain that takes longer than node-termination-grace-period counts no more. Spot interruptions and stopping " +
+				"instances never wait. What bounds the nodes out of use is max-unready-nodes.",
 		},
 
 		{

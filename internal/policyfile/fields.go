@@ -83,7 +83,9 @@ func (rule *nodeRule) value() value {
 		optional("kinds", texts(&rule.Kinds, kind), "The kinds of notice that the rule is about. Default: all but launches."),
 		optional("codes", texts(&rule.Codes, pattern),
 			"Patterns for the code of a scheduled change, such as *_REBOOT_*, or for the status checks that fail: instance, "+
-				"system, or both: instance, system. * stands for any characters. Needs kinds that have codes: "+
+				"system, or both: instance, system. * stands for any characters. A change that EC2 or the metadata lists, such "+
+				"as instance-reboot, matches by the codes of AWS Health for it too, but for a system-maintenance, of which "+
+				"nobody knows more. Needs kinds that have codes: "+
 				kindsThat(hasCode)+". Default: any."),
 		optional("nodes", texts(&rule.Nodes, labelSelector),
 			"Label selectors of nodes: one of them has to match. Default: all nodes."),
@@ -109,8 +111,8 @@ func (rule *nodeRule) value() value {
 			"Who drains a node of Karpenter's: karpenter needs the option drain-by-karpenter. Default: karpenter with that "+
 				"option, else handler."),
 		optional("limit", limit(&rule.Limit),
-			"How many nodes may be not ready or cordoned before further drains wait. Not for kinds that are about minutes. "+
-				"Default: no limit but that of the option max-unready-nodes."),
+			"How many of the nodes that the rule selects may be not ready or cordoned before further drains wait. Not for "+
+				"kinds that are about minutes. Default: no limit but that of the option max-unready-nodes."),
 		optional("first", oneOf(&rule.first, "replacement"),
 			"replacement: another instance of the node's Auto Scaling group is ready before the drain begins. Needs a "+
 				"kind that leaves the time: "+kindsThat(decision.Replaceable)+". Default: none is waited for."),
@@ -124,10 +126,11 @@ func limit(l *decision.Limit) value {
 	var where place
 	return object(&where, "", []field{
 		required("nodes", share(&l.Nodes),
-			"How many nodes of a group may be not ready or cordoned, by whomever: a number, or a percentage of the group."),
+			"How many nodes of a group may be not ready or cordoned, by whomever: a number, or a percentage of the group, "+
+				"rounded down, and one at least."),
 		optional("per", text(&l.Per, schema{}, "the key of a label", parseKey),
-			"The key of a label, such as topology.kubernetes.io/zone: nodes with the same value are one group. Default: "+
-				"all nodes are one group."),
+			"The key of a label, such as topology.kubernetes.io/zone: nodes with the same value, of those that the rule "+
+				"selects, are one group. Default: these are all one group."),
 	})
 }
 
@@ -279,7 +282,10 @@ func zone(p **time.Location) value {
 	})
 }
 
-const durationForm = `^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+// durationForm is a duration of whole numbers, one of which is not zero.
+const durationForm = `^([0-9]+(s|m|h))*[0-9]*[1-9][0-9]*(s|m|h)([0-9]+(s|m|h))*$`
+
+var durationLooks = regexp.MustCompile(durationForm)
 
 // duration takes a duration of whole seconds, from one on.
 func duration(p *time.Duration) value {
@@ -293,8 +299,8 @@ func parseDuration(text string) (time.Duration, error) {
 		return 0, errors.New("is not a duration")
 	case d < time.Second:
 		return 0, errors.New("is less than a second")
-	case d%time.Second != 0:
-		return 0, errors.New("is not a number of whole seconds")
+	case !durationLooks.MatchString(text):
+		return 0, errors.New("is not of whole hours, minutes or seconds")
 	}
 	return d, nil
 }

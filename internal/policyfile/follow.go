@@ -33,6 +33,7 @@ type Follower struct {
 	path  string
 	log   logr.Logger
 	valid func(bool)
+	fits  func(*decision.Rules) error
 
 	now     atomic.Pointer[inForce]
 	problem atomic.Pointer[string] // what people were told is wrong with the file; nil: nothing
@@ -48,11 +49,13 @@ type inForce struct {
 	ended chan struct{}
 }
 
-// Follow reads the file for the first time. The error is of type [Problems] if the file could be read.
-// valid is told whether the file is right: at once, and by Run whenever it has found out. It must not
-// block.
-func Follow(path string, log logr.Logger, valid func(bool)) (*Follower, error) {
-	f := &Follower{path: path, log: log, valid: valid}
+// Follow reads the file for the first time. The error is of type [Problems] if the file could be read and is wrong by
+// itself. valid is told whether the file is right: at once, and by Run whenever it has found out. It must not
+// block. fits says why rules that are right by themselves cannot be in force; nil: nothing.
+func Follow(
+	path string, log logr.Logger, valid func(bool), fits func(*decision.Rules) error,
+) (*Follower, error) {
+	f := &Follower{path: path, log: log, valid: valid, fits: fits}
 	data, err := read(path)
 	if err != nil {
 		return nil, err
@@ -149,6 +152,9 @@ func (f *Follower) tell(err error, is, message string) {
 // take puts the rules of a content in force, unless it is wrong or in force already.
 func (f *Follower) take(data []byte) error {
 	file, err := Parse(data)
+	if err == nil {
+		err = f.fits(&file.Rules)
+	}
 	if err != nil {
 		return err
 	}

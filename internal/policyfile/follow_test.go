@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 )
 
@@ -65,7 +66,7 @@ func follow(t *testing.T, m *mount) *followed {
 	t.Helper()
 	var f followed
 	var err error
-	if f.Follower, err = Follow(m.path(), f.log.Logger(), func(ok bool) { f.valid = append(f.valid, ok) }); err != nil {
+	if f.Follower, err = Follow(m.path(), f.log.Logger(), func(ok bool) { f.valid = append(f.valid, ok) }, fine); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -189,14 +190,14 @@ func TestTheStartNeedsARightFile(t *testing.T) {
 	discard := logr.Discard()
 	never := func(bool) { t.Error("a file is told to be right or wrong") }
 	m := newMount(t, policyBad)
-	if _, err := Follow(m.path(), discard, never); !isProblems(err) {
+	if _, err := Follow(m.path(), discard, never, fine); !isProblems(err) {
 		t.Errorf("a wrong file: %v", err)
 	}
-	if _, err := Follow(m.path()+"x", discard, never); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Follow(m.path()+"x", discard, never, fine); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}
 	m.set(strings.Repeat("#", MaxSize+5))
-	if _, err := Follow(m.path(), discard, never); !isProblems(err) {
+	if _, err := Follow(m.path(), discard, never, fine); !isProblems(err) {
 		t.Errorf("a large file: %v", err)
 	}
 }
@@ -217,7 +218,7 @@ func TestWithoutAFileThereAreNoRules(t *testing.T) {
 // The rules are read in the middle of decisions.
 func TestRulesAreReadWhileTheyChange(t *testing.T) {
 	m := newMount(t, policyA)
-	f, err := Follow(m.path(), logr.Discard(), func(bool) {})
+	f, err := Follow(m.path(), logr.Discard(), func(bool) {}, fine)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,5 +239,39 @@ func TestRulesAreReadWhileTheyChange(t *testing.T) {
 		if name := f.Rules().Nodes[0].Name; name != "a" && name != "b" {
 			t.Errorf("the rule is %s", name)
 		}
+	}
+}
+
+// fine finds nothing wrong with rules.
+func fine(*decision.Rules) error { return nil }
+
+// What keeps a pod from starting with a file keeps the file from being in force in one that runs.
+func TestRulesThatDoNotFitAreNotInForce(t *testing.T) {
+	away := errors.New("rule b needs an option")
+	fits := func(r *decision.Rules) error {
+		if r.Nodes[0].Name == "b" {
+			return away
+		}
+		return nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := newMount(t, policyA)
+		var valid []bool
+		f, err := Follow(m.path(), logr.Discard(), func(ok bool) { valid = append(valid, ok) }, fits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go f.Run(ctx, Interval)
+		m.set(policyB)
+		time.Sleep(2 * Interval)
+		synctest.Wait()
+		if f.Rules().Nodes[0].Name != "a" || !strings.Contains(f.Problem(), away.Error()) || valid[len(valid)-1] {
+			t.Errorf("rule %s is in force; %q", f.Rules().Nodes[0].Name, f.Problem())
+		}
+	})
+	if _, err := Follow(newMount(t, policyB).path(), logr.Discard(), func(bool) {}, fits); !errors.Is(err, away) {
+		t.Errorf("at the start: %v", err)
 	}
 }

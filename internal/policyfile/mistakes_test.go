@@ -90,7 +90,7 @@ line 3, column 62: nodes[0].wait: "0s" is less than a second; allowed: a duratio
 		{"budgets where nothing is forced", rule("force: never, budgets: 50%"), `line 3, column 49: nodes[0].budgets: has no effect with force: never`},
 		{"budgets of nodes that Karpenter drains", rule("by: karpenter, budgets: 50%"), `line 3, column 50: nodes[0].budgets: has no effect with by: karpenter, which keeps each pod's own grace period`},
 		{"budgets of kinds that give them no time", rule("kinds: [rebalance, impaired, state-change], budgets: 50%"), `line 3, column 79: nodes[0].budgets: has no effect, because none of the rule's kinds leaves budgets a share of its notice; kinds that do: spot-interruption, scheduled-change, asg-terminate, capacity-reservation-interruption, capacity-block-expiration`},
-		{"half a second", rule("grace: 1500ms"), `line 3, column 33: nodes[0].grace: "1500ms" is not a number of whole seconds; allowed: a duration from 1s on, such as 90s, 30m or 2h30m`},
+		{"half a second", rule("grace: 1500ms"), `line 3, column 33: nodes[0].grace: "1500ms" is not of whole hours, minutes or seconds; allowed: a duration from 1s on, such as 90s, 30m or 2h30m`},
 		{"limits", rule("limit: {nodes: 0, per: a b}"), `line 3, column 41: nodes[0].limit.nodes: is 0; allowed: 1 to 100000, or 1% to 100%
 line 3, column 49: nodes[0].limit.per: "a b" is not the key of a label; allowed: the key of a label`},
 		{"a limit of more than all", rule("limit: {nodes: 101%}"), `line 3, column 41: nodes[0].limit.nodes: is "101%"; allowed: 1 to 100000, or 1% to 100%`},
