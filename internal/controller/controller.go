@@ -105,7 +105,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop()
-	if c.OutOfServiceTaint {
+	if !c.DryRun && !c.OnNode { // also those of a time when the option was on
 		beside.Go(func() { c.takeTaintsBack(ctx) })
 	}
 	if !c.DryRun && !c.OnNode && c.Lease != "" {

@@ -325,6 +325,27 @@ func TestTheOutOfServiceTaintGoesWhenEC2SaysThatTheInstanceRuns(t *testing.T) {
 	})
 }
 
+func TestTheOutOfServiceTaintGoesThoughTheOptionIsOffByNow(t *testing.T) {
+	t.Parallel()
+	for _, dryRun := range []bool{false, true} {
+		tell(t, func(s *story) {
+			s.edit = func(c *Config) { c.OutOfServiceTaint = true }
+			stop := s.lead()
+			s.must(s.aws.SetInstanceState(theID, "stopped"))
+			s.send(s.body("state-change-stopped", theID))
+			s.after(10 * time.Second)
+			stop()
+			s.edit = func(c *Config) { c.DryRun = dryRun }
+			s.lead()
+			s.restart()
+			s.after(time.Minute)
+			if taints := s.node().Spec.Taints; len(taints) != 0 != dryRun {
+				t.Errorf("dry-run %t: taints %v", dryRun, taints)
+			}
+		})
+	}
+}
+
 // EC2 is not asked which instance such a Node is: it comes back as its kubelet says, whatever its clock says.
 func TestTheOutOfServiceTaintGoesFromANodeWithoutAProviderID(t *testing.T) {
 	t.Parallel()

@@ -168,7 +168,7 @@ func (i Intent) Encode() (string, error) {
 }
 
 // ForInstance is the part of the intent that a node with this instance can carry: the
-// hooks of the instance, and taints whose keys have the prefix. A kubelet can write the
+// hooks of the instance, MaxHooks at most, and taints whose keys have the prefix. A kubelet can write the
 // annotations of its node, and must not gain rights by that. Otherwise it could complete
 // the hooks of other instances, or remove taints that others have put on its node. Where
 // the instance is not known (empty), no hook is the node's.
@@ -176,6 +176,7 @@ func (i Intent) ForInstance(instance, taintPrefix string) Intent {
 	i.Hooks = slices.DeleteFunc(slices.Clone(i.Hooks), func(h Hook) bool {
 		return instance == "" || h.Instance != instance
 	})
+	i.Hooks = i.Hooks[:min(len(i.Hooks), MaxHooks)] // the completions of all nodes have one rate
 	i.Taints = slices.DeleteFunc(slices.Clone(i.Taints), func(key string) bool {
 		return !strings.HasPrefix(key, taintPrefix)
 	})

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -91,5 +92,16 @@ func TestOnlyWhatEC2CanHaveSaidIsTakenForItsWord(t *testing.T) {
 		if got := tt.e.Polled(); got != tt.want {
 			t.Errorf("%+v: %t", tt.e, got)
 		}
+	}
+}
+
+// A kubelet can write as many as fit into its annotation.
+func TestANodeCarriesNoMoreHooksThanTheBound(t *testing.T) {
+	var i Intent
+	for k := range 10 * MaxHooks {
+		i.Hooks = append(i.Hooks, Hook{Group: "g", Name: fmt.Sprint(k), Instance: "i-0"})
+	}
+	if n := len(i.ForInstance("i-0", "x").Hooks); n != MaxHooks {
+		t.Errorf("%d hooks, want %d", n, MaxHooks)
 	}
 }
