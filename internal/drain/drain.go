@@ -300,7 +300,7 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 		return earlier(wake, nextStep(*p, front, terms, now).until)
 	}
 	switch {
-	case p.ticket == nil && r.slots.pending[urgent(priority)] < mostPending(priority):
+	case p.ticket == nil && r.slots.pending[urgent(priority)] < mostPending(s, priority):
 		r.enter(p, priority)
 	case p.ticket != nil && !p.ticket.priority.Same(priority):
 		p.dequeue() // and enters again with the new priority

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -506,11 +507,13 @@ func TestARefusalIsObservedWithItsReason(t *testing.T) {
 	}
 }
 
-// An API server that is overloaded, shutting down or away when a pod must be forced has not asked the pod's budget.
+// An API server that is overloaded, shutting down, failing or away when a pod must be forced has not asked the pod's budget.
 func TestABudgetIsAskedBeforeAPodIsForced(t *testing.T) {
 	for name, answer := range map[string]*metav1.Status{
 		"overloaded":    {Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests},
 		"shutting down": {Status: metav1.StatusFailure, Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable},
+		"failed":        {Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: "etcdserver: request timed out"},
+		"a bad gateway": {Status: metav1.StatusFailure, Code: http.StatusBadGateway},
 		"away":          nil,
 	} {
 		for allowed, want := range map[bool]evacuation.Result{true: {Evicted: 1}, false: {Forced: 1}} {
@@ -789,6 +792,43 @@ func TestARequestInFlightIsAwaitedForASecond(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The API server spends a budget before it looks at the version: a watch that is behind must not cost the budget of a
+// pod that nobody has asked yet.
+func TestAnEvictionNamesAVersionOnlyWhereOneWasMadeBefore(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a", func(p *corev1.Pod) { p.ResourceVersion = "7" })
+		var versions []string
+		s.drainer.Client = kubetest.Evictable{Interface: s.kube, Evict: func(ctx context.Context, e *policyv1.Eviction) (*metav1.Status, error) {
+			versions = append(versions, ptr.Deref(e.DeleteOptions.Preconditions.ResourceVersion, "any"))
+			if len(versions) == 1 {
+				return nil, syscall.ECONNRESET
+			}
+			return s.evict(ctx, e)
+		}}
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, lateBindTime)
+		if diff := cmp.Diff([]string{"any", "7"}, versions); diff != "" {
+			t.Errorf("versions (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A watch that is behind shows a pod that somebody else has deleted.
+func TestAPodThatWentByItselfIsNotCountedAsAsked(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.drainer.Observe = func(a evacuation.Answer) { s.Errorf("observed %+v", a) }
+		s.refuse = func(string) *metav1.Status {
+			gvr := corev1.SchemeGroupVersion.WithResource("pods")
+			time.AfterFunc(10*time.Second, func() { _ = s.kube.Tracker().Delete(gvr, "ns", "a") })
+			return &apierrors.NewNotFound(gvr.GroupResource(), "a").ErrStatus
+		}
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Ended: 1}, 10*time.Second)
+		s.want(1)
+	})
 }
 
 // The connection may end between an eviction and its answer, and with it the watch

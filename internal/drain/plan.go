@@ -14,9 +14,6 @@ const (
 	// killTime is what of the margin a kubelet has to kill a pod and to confirm it: a pod that is killed at the deadline
 	// itself is still there then.
 	killTime = 2 * time.Second
-	// evictionAnswerTime is how long the answer to an eviction is waited for once its pod must be
-	// forced. Most answers take milliseconds. A webhook that hangs gets no more of the margin.
-	evictionAnswerTime = 2 * time.Second
 	// lateTries is how often a pod that must be forced is evicted if the API server is overloaded or does not answer. Each
 	// takes a second, mostly. Then it is deleted, as something in between may turn evictions away each time.
 	lateTries = 3
@@ -55,7 +52,7 @@ type step struct {
 //	  D - m is ahead                        | wait
 //	  otherwise                             | delete with the shortest grace
 //	our own pod                             | wait; Drain gives way
-//	a deletion is in flight                 | wait
+//	a deletion is in flight, under 10 s     | wait
 //	accepted less than 30 s ago             | wait for the watch to show it
 //	F reached, or budgets ignored,          |
 //	and terms that are not patient:         |
@@ -63,11 +60,12 @@ type step struct {
 //	  was not heard since F, too recently   | wait
 //	  an eviction is in flight, under 2 s   | wait
 //	  an eviction is in flight              | delete beside it, with what is left, at most g
-//	  refused, or accepted in vain, or      |
+//	  refused, or accepted in vain, or a    |
+//	  deletion has no answer, or            |
 //	  not heard three times since F         | delete with what is left, at most g
 //	  budgets ignored                       | delete with what is left, at most g
 //	  otherwise                             | evict with what is left, at most g
-//	an eviction is in flight                | wait
+//	a request is in flight                  | wait
 //	the watch is behind                     | wait
 //	D - g - m is ahead, or there is no D:   |
 //	  a lower tier is still there           | wait
@@ -77,13 +75,16 @@ type step struct {
 //
 // Nothing is forced without a deadline, nor under patient terms, and no grace is zero but a pod's own.
 func nextStep(p podState, front tier, terms evacuation.Terms, now time.Time) step {
-	switch shown := p.acceptedAt.Add(watchLag); {
+	shown, deleted := p.acceptedAt.Add(watchLag), p.deletingSince.Add(requestTimeout)
+	switch {
 	case p.end.keptBy != "": // a deletion could do no more
 		return step{}
 	case p.stopping():
 		return cutShort(p, terms, now)
-	case p.tier == self, p.deleting:
+	case p.tier == self:
 		return step{}
+	case !p.deletingSince.IsZero() && now.Before(deleted):
+		return step{until: deleted}
 	case !p.acceptedAt.IsZero() && now.Before(shown):
 		return step{until: shown}
 	case p.mustForce(terms, now):
@@ -125,11 +126,11 @@ func force(p podState, terms evacuation.Terms, now time.Time) step {
 		return step{until: p.retryAt}
 	}
 	inFlight := !p.evictingSince.IsZero()
-	if timeout := p.evictingSince.Add(evictionAnswerTime); inFlight && now.Before(timeout) {
+	if timeout := p.evictingSince.Add(answerTime); inFlight && now.Before(timeout) {
 		return step{until: timeout}
 	}
 	grace := p.graceNow(terms, now)
-	tried := p.refused > 0 || p.lateUnheard >= lateTries || inFlight || !p.acceptedAt.IsZero()
+	tried := p.refused > 0 || p.lateUnheard >= lateTries || inFlight || !p.deletingSince.IsZero() || !p.acceptedAt.IsZero()
 	if tried || modeOf(terms) == immediate {
 		return step{kind: stepDelete, grace: grace}
 	}
@@ -141,7 +142,7 @@ func evict(p podState, front tier, terms evacuation.Terms, now time.Time) step {
 	forceAt, latest := p.forceAt(terms), p.lastMoment(terms)
 	early := latest.IsZero() || now.Before(latest)
 	switch {
-	case !p.evictingSince.IsZero(), p.staleVersion != "":
+	case !p.evictingSince.IsZero(), !p.deletingSince.IsZero(), p.staleVersion != "":
 		return step{until: forceAt}
 	case early && (p.tier > front || p.tier == last || terms.Reserve):
 		return step{until: latest}

@@ -115,8 +115,15 @@ func TestNextStep(t *testing.T) {
 			pod: podState{grace: 30 * s, ownGrace: true, refused: 9}, terms: evacuation.Terms{IgnoreBudgets: true}, want: step{kind: stepEvict},
 		},
 		"a deletion under way is waited for": {
-			pod: podState{grace: 30 * s, deleting: true}, terms: evacuation.Terms{Deadline: at(1)},
-			want: step{},
+			pod: podState{grace: 30 * s, deletingSince: at(-9)}, terms: evacuation.Terms{Deadline: at(30)},
+			want: step{until: at(1)},
+		},
+		"for ten seconds, then the pod is deleted once more": {
+			pod: podState{grace: 30 * s, deletingSince: at(-10)}, terms: evacuation.Terms{Deadline: at(30)},
+			want: step{kind: stepDelete, grace: 28 * s},
+		},
+		"but not where nothing is forced any more": {
+			pod: podState{grace: 30 * s, deletingSince: at(-10)}, terms: evacuation.Terms{}, want: step{},
 		},
 		"an eviction under way is waited for": {
 			pod: podState{grace: 30 * s, evictingSince: at(-20)}, terms: evacuation.Terms{Deadline: at(120)},

@@ -41,7 +41,7 @@ type podState struct {
 	// Requests.
 	requested       bool      // it was asked to leave
 	evictingSince   time.Time // since when an eviction is in flight; zero: none is
-	deleting        bool      // a deletion is in flight
+	deletingSince   time.Time // when the deletion in flight began; zero: none is
 	acceptedAt      time.Time // when the last request was accepted; zero: it was not
 	firstAcceptedAt time.Time // when the first request was accepted; zero: none was
 	killedAt        time.Time // when its kubelet kills it by the last one
@@ -103,13 +103,14 @@ func (p *podState) noteEarlier(pod *corev1.Pod, cordoned time.Time) {
 // update brings p up to date with what the watch says of its pod.
 func (p *podState) update(pod *corev1.Pod, now time.Time) {
 	if pod.DeletionTimestamp != nil {
-		// We see the deletion begin, so all of its grace has passed that long from now at the
-		// latest, whatever the API server's clock says.
-		if grace := pod.DeletionGracePeriodSeconds; p.deletion.IsZero() && grace != nil {
-			p.localEnd = now.Add(secondsOf(*grace))
-		}
+		// We see the deletion begin, or somebody shorten it, so all of its grace has passed that long
+		// from now at the latest, whatever the API server's clock says.
+		begins, given := p.deletion.IsZero(), p.given
 		p.deletion = pod.DeletionTimestamp.Time
 		p.noteGiven(pod)
+		if begins && pod.DeletionGracePeriodSeconds != nil || !begins && p.given < given && !p.localEnd.IsZero() {
+			p.localEnd = now.Add(p.given)
+		}
 	}
 	if p.staleVersion != pod.ResourceVersion {
 		p.staleVersion = ""

@@ -106,7 +106,7 @@ func (n *nodePods) waitOf(p podState, now time.Time) overview.Wait {
 			blocked.Until = at
 		}
 		return *blocked
-	case p.deleting, !p.evictingSince.IsZero():
+	case !p.deletingSince.IsZero(), !p.evictingSince.IsZero():
 		return wait(overview.Answer, "the API server has not answered the request to evict or delete it")
 	case !p.acceptedAt.IsZero():
 		return wait(overview.Answer, "its eviction or deletion was accepted, but it is not stopping yet")
@@ -198,7 +198,7 @@ func (n *nodePods) countPods(remaining *[]string) {
 	n.result.Surged, n.result.Record.Kept = n.surged(), n.obstacles.sorted()
 	for _, p := range n.departed {
 		switch { // a request without an answer may have been accepted
-		case p.forced || p.deleting || p.unanswered && p.failed > 0:
+		case p.forced || !p.deletingSince.IsZero() || p.unanswered && p.failed > 0:
 			n.result.Forced++
 			n.result.Record.ForcedPods = append(n.result.Record.ForcedPods, p.name)
 		case p.evicted || p.unanswered || !p.evictingSince.IsZero():

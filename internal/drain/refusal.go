@@ -36,23 +36,23 @@ func refusalOf(err error) evacuation.Refusal {
 // API server gives that no reason of its own, so it is recognised by its text.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
 func twoBudgets(err error) bool {
-	s, _ := statusOf(err)
+	s := statusOf(err)
 	return s.Code == http.StatusInternalServerError && strings.Contains(s.Message, "more than one PodDisruptionBudget")
 }
 
 // denied reports whether an admission webhook has denied a request.
 func denied(err error) bool {
-	s, _ := statusOf(err)
+	s := statusOf(err)
 	return kube.DeniedByWebhook(s.Message)
 }
 
-// statusOf is the API server's answer to a request that has failed; zero, and not answered: there is none.
-func statusOf(err error) (s metav1.Status, answered bool) {
+// statusOf is the API server's answer to a request that has failed; zero: there is none.
+func statusOf(err error) (s metav1.Status) {
 	var status apierrors.APIStatus
-	if answered = errors.As(err, &status); answered {
+	if errors.As(err, &status) {
 		s = status.Status()
 	}
-	return s, answered
+	return s
 }
 
 // uncalled reports whether a request was refused because an admission webhook does not answer. Webhooks are called
@@ -111,19 +111,14 @@ func causeOf(pod *corev1.Pod, err error) (cause overview.Cause, name, why string
 // refuses reports whether the answer to a request says that it had no effect. What has no answer, or an error of the
 // server, may have had one.
 func refuses(err error) bool {
-	s, _ := statusOf(err)
+	s := statusOf(err)
 	return s.Code >= 400 && s.Code < 500 && s.Code != http.StatusRequestTimeout ||
 		denied(err) || uncalled(err) || twoBudgets(err)
 }
 
 // unheard reports whether an eviction has failed before its pod's budget was asked, or may have: the API server is
-// overloaded, is shutting down, or has not answered. That is no reason to force the pod.
-// https://github.com/kubernetes/kubernetes/blob/v1.34.0/staging/src/k8s.io/apiserver/pkg/server/filters/waitgroup.go
-func unheard(err error) bool {
-	_, answered := statusOf(err)
-	shutsDown := apierrors.IsServiceUnavailable(err) && !denied(err)
-	return refusalOf(err) == evacuation.Busy || shutsDown || !answered
-}
+// overloaded, is shutting down, has failed, or has not answered. That is no reason to force the pod.
+func unheard(err error) bool { return refusalOf(err) == evacuation.Busy || !refuses(err) }
 
 // The API server's text about a budget, in the cause of its answer. After the budget's name there may
 // be others: that it is still being processed, or why its state is not known.
@@ -136,7 +131,7 @@ var (
 // budgetOf returns the name of the budget that has refused an eviction, and what is said of it. The name
 // is empty if the API server does not give it.
 func budgetOf(err error) (name, says string) {
-	s, _ := statusOf(err)
+	s := statusOf(err)
 	if s.Details == nil {
 		return "", ""
 	}
@@ -166,7 +161,7 @@ var policyWords = regexp.MustCompile(`AdmissionPolicy '([^']+)' (?:with binding 
 
 // nameIn returns the name of what a request has failed for, by the API server's words; empty: for none.
 func nameIn(words *regexp.Regexp, err error) string {
-	s, _ := statusOf(err)
+	s := statusOf(err)
 	if found := words.FindStringSubmatch(s.Message); found != nil {
 		return found[1]
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -150,10 +151,14 @@ func priorityOf(p podState, s step, terms evacuation.Terms, now time.Time) pace.
 	return priority
 }
 
-// mostPending returns below how many pending requests one of this priority may join them. What was refused once leaves
-// half of the places to what has not been tried: at a busy gate it waits until other nodes are drained.
-func mostPending(p pace.Priority) int {
-	if p.Rank == pace.Retry {
+// mostPending returns below how many pending requests one for this step may join them. What was refused once leaves
+// half of the places to what has not been tried: at a busy gate it waits until other nodes are drained. A deletion is
+// the last resort of its pod, and waits for no other.
+func mostPending(s step, p pace.Priority) int {
+	switch {
+	case s.kind == stepDelete:
+		return math.MaxInt
+	case p.Rank == pace.Retry:
 		return maxPending / 2
 	}
 	return maxPending
@@ -171,15 +176,21 @@ const (
 	// and a hundred blocked pods that ask every few seconds are no load for an API server.
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// twoBudgetsRetry is the pause where waiting does not help: two budgets cover the pod.
-	twoBudgetsRetry = 30 * time.Second
-	// requestTimeout bounds one request, so that an API server that hangs costs one try.
+	// longestRetry is the pause where waiting does not help: two budgets cover the pod. An answer can
+	// ask for no longer one: an API server that is busy asks for 32 s at most, a webhook for any time.
+	longestRetry = 30 * time.Second
+	// requestTimeout bounds one request, so that an API server that hangs costs one try. A deletion that
+	// takes longer may be lost: one more is made beside it, which does no harm.
 	requestTimeout = 10 * time.Second
-	// evictionTimeout bounds an eviction. An admission webhook may take 30 s for it, and one that
-	// does is not to be cut off each time. After requestTimeout the eviction gives its slot at the
-	// gate back.
+	// answerTime is how long the answer to an eviction or a deletion is waited for. Most take
+	// milliseconds. After that the request has no slot at the gate and no place among the pending ones
+	// any more, and a pod that must be forced is deleted beside its eviction: a webhook that hangs
+	// gets no more of the time of others, nor of the margin.
+	answerTime = 2 * time.Second
+	// removalTimeout bounds an eviction or a deletion. An admission webhook may take 30 s for it, and
+	// one that does is not to be cut off each time.
 	// https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#timeouts
-	evictionTimeout = 35 * time.Second
+	removalTimeout = 35 * time.Second
 	// requestLinger is how long a request in flight may take when the drain's context ends. Nobody
 	// knows what a request did that was cut off, and a budget may count a pod as disrupted that
 	// nobody deletes, for minutes.
@@ -193,7 +204,7 @@ type call struct {
 	step     step
 	shortens bool // the pod is stopping already
 	urgent   bool
-	counted  bool // as pending: it has no answer, and requestTimeout has not passed
+	counted  bool // as pending: it has no answer, and answerTime has not passed
 
 	err      error   // nil: it was accepted, or the pod needs nothing more
 	noAnswer bool    // the drain ended before there was an answer
@@ -216,7 +227,7 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 	// One request is to be accepted. An earlier one may have been, and an eviction whose connection
 	// breaks may be carried out after the one that is made in its place.
 	repeats := p.unanswered || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero()
-	if !p.stopping() && p.staleVersion == "" && (repeats || c.step.kind == stepEvict) {
+	if !p.stopping() && p.staleVersion == "" && repeats {
 		c.step.version = c.pod.ResourceVersion
 	}
 	c.shortens = p.stopping()
@@ -224,7 +235,7 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 	if c.step.kind == stepEvict {
 		p.evictingSince = time.Now()
 	} else {
-		p.deleting, p.shortened = true, c.shortens
+		p.deletingSince, p.shortened = time.Now(), c.shortens
 	}
 	if !p.requested {
 		p.requested = true
@@ -251,15 +262,11 @@ type requests struct {
 }
 
 // make makes a request, and sets its answer in c. It releases the slot at the gate, and calls slow
-// when requestTimeout has passed.
+// when answerTime has passed.
 func (r *requests) make(ctx context.Context, c *call, release func(busy time.Duration), slow func()) {
-	timeout := requestTimeout
-	if c.step.kind == stepEvict {
-		timeout = evictionTimeout
-	}
-	requestCtx, cancel := context.WithTimeout(ctx, timeout)
+	requestCtx, cancel := context.WithTimeout(ctx, removalTimeout)
 	defer cancel()
-	late := time.AfterFunc(requestTimeout, func() {
+	late := time.AfterFunc(answerTime, func() {
 		release(0)
 		slow()
 	})
@@ -279,7 +286,7 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 	c.noAnswer = c.err != nil && ctx.Err() != nil
 }
 
-// uncount stops counting a request as pending: it has its answer, or requestTimeout has passed.
+// uncount stops counting a request as pending: it has its answer, or answerTime has passed.
 func (r *run) uncount(c *call) {
 	if c.counted {
 		c.counted = false
@@ -332,7 +339,7 @@ func (r *run) apply(c *call, now time.Time) {
 	if c.step.kind == stepEvict {
 		p.evictingSince = time.Time{}
 	} else {
-		p.deleting = false
+		p.deletingSince = time.Time{}
 	}
 	if c.noAnswer {
 		return
@@ -342,7 +349,7 @@ func (r *run) apply(c *call, now time.Time) {
 		return
 	}
 	// A pod that is gone, or whose name is another pod's by now, needs nothing more. Nor does one that stops already.
-	c.gone = apierrors.IsNotFound(c.err) || c.current.known && !c.current.exists
+	c.gone = apierrors.IsNotFound(c.err) && !denied(c.err) || c.current.known && !c.current.exists
 	if c.gone || apierrors.IsConflict(c.err) && c.current.stopping && !c.shortens {
 		c.err = nil
 	}
@@ -376,9 +383,12 @@ func (c *call) isBehind() bool {
 	return !pod.exists || pod.stopping || pod.version != c.step.version
 }
 
-// observe tells the observer of the answer to a request.
+// wentByItself reports whether the pod had gone before any request of ours could have taken it away.
+func (c *call) wentByItself() bool { return c.gone && !c.state.unanswered }
+
+// observe tells the observer of the answer to a request. What went by itself is not one of ours.
 func (d *Drainer) observe(c *call) {
-	if d.Observe == nil {
+	if d.Observe == nil || c.wentByItself() {
 		return
 	}
 	a := evacuation.Answer{
@@ -396,6 +406,9 @@ func (d *Drainer) observe(c *call) {
 func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) {
 	p := c.state
 	p.acceptedAt, p.blocks, p.failed = now, nil, 0
+	if c.wentByItself() {
+		return
+	}
 	if p.firstAcceptedAt.IsZero() && !c.shortens { // else somebody else has begun, and nobody knows how much it has had
 		p.firstAcceptedAt = now
 	}
@@ -424,15 +437,15 @@ func (c *call) evictionFailed(terms evacuation.Terms, now time.Time) {
 		return
 	case heardNothing:
 		p.unheard++
-		p.retryAt = now.Add(max(backoff(p.unheard), retryAfter(err)))
+		p.retryAt = now.Add(max(backoff(p.unheard), min(retryAfter(err), longestRetry)))
 	default:
 		refusal := refusalOf(err)
 		p.refused++
 		p.unheard = 0
 		p.hopeless = refusal == evacuation.TwoBudgets || refusal == evacuation.Namespace
-		p.retryAt = now.Add(max(backoff(p.refused), retryAfter(err)))
+		p.retryAt = now.Add(max(backoff(p.refused), min(retryAfter(err), longestRetry)))
 		if refusal == evacuation.TwoBudgets {
-			p.retryAt = now.Add(twoBudgetsRetry)
+			p.retryAt = now.Add(longestRetry)
 		}
 	}
 	p.failed, p.lateUnheard = 0, 0 // a long Retry-After must not delay what is forced later

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube/kubetest"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -190,7 +192,7 @@ func TestAPodThatMustBeForcedIsDeletedBesideAnEvictionThatHangs(t *testing.T) {
 			s.hangs = func(string) time.Duration { return time.Hour }
 			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
 			s.want(0, "2s deleted a with 56s")
-			s.wantEnd(result, err, evacuation.Result{Forced: 1}, 10*time.Second) // the eviction is heard out for as long
+			s.wantEnd(result, err, evacuation.Result{Forced: 1}, lateBindTime)
 		})
 	})
 	t.Run("but not twice where it got through", func(t *testing.T) {
@@ -219,7 +221,7 @@ func TestEvictionsThatHangHoldNobodyUpForLong(t *testing.T) {
 		}
 		go func() {
 			s.passes(time.Second)
-			for class, want := range map[int]time.Duration{pace.Foremost: time.Second, pace.Normal: requestTimeout} {
+			for class, want := range map[int]time.Duration{pace.Foremost: time.Second, pace.Normal: answerTime} {
 				go func() {
 					leave, err := s.drainer.Gate.Enter(s.Context(), pace.Priority{Class: class, Deadline: s.begin})
 					if err != nil {
@@ -235,10 +237,66 @@ func TestEvictionsThatHangHoldNobodyUpForLong(t *testing.T) {
 		}()
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
 		s.wantEnd(result, err, evacuation.Result{Evicted: 1, Forced: maxPending}, 25*time.Second)
-		if requests := s.requests(); requests[0] != "other" || !strings.HasPrefix(s.events[0], "10s ") {
-			t.Errorf("%s first, want the pod whose eviction does not hang, after 10 s", s.events[0])
+		if requests := s.requests(); requests[0] != "other" || !strings.HasPrefix(s.events[0], "2s ") {
+			t.Errorf("%s first, want the pod whose eviction does not hang, after 2 s", s.events[0])
 		}
 	})
+}
+
+// admits delays deletions as an admission webhook does. Each pod takes a little longer than the one before: the fake
+// cannot bring the news of all at once.
+func (s *stage) admits(after time.Duration) {
+	s.drainer.Client = kubetest.Evictable{Interface: s.kube, Evict: s.evict, Admit: func(ctx context.Context, pod string) error {
+		k, err := strconv.Atoi(strings.TrimPrefix(pod, "pod-"))
+		if err != nil {
+			return err
+		}
+		select {
+		case <-time.After(after + time.Duration(k)*time.Millisecond):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}}
+}
+
+func TestANodeFullOfPodsIsEmptyInTimeThoughEachRequestHangs(t *testing.T) {
+	const pods = 110
+	for name, test := range map[string]struct {
+		grace           int64
+		evicts, deletes time.Duration // how long a webhook takes
+		terms           evacuation.Terms
+		latest          time.Duration // when the last deletion has been made
+	}{
+		"a dead webhook for deletions, with the default timeout of 10 s, that is ignored then": {
+			grace: 30, evicts: 0, deletes: 11 * time.Second, terms: evacuation.Terms{IgnoreBudgets: true},
+			latest: 13 * time.Second, // 64 at once, each with 2 s at the gate
+		},
+		"a webhook for evictions that never answers": {
+			grace: 600, evicts: time.Hour, latest: 16 * time.Second, // 16 at once, each with 2 s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.drainer.Gate = pace.NewGate(64, 64)
+				for k := range pods {
+					s.pod(fmt.Sprintf("pod-%d", k), func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &test.grace })
+				}
+				s.hangs = func(string) time.Duration { return test.evicts }
+				s.admits(test.deletes)
+				test.terms.Deadline = s.begin.Add(60 * time.Second)
+				result, err := s.drain(test.terms, nil)
+				if err != nil || result.Forced != pods {
+					t.Errorf("Drain = %+v, %v, want %d pods deleted", result, err, pods)
+				}
+				for _, event := range s.events {
+					if at, _ := time.ParseDuration(strings.Fields(event)[0]); at > test.latest {
+						t.Errorf("%s: want it %s after the begin at the latest", event, test.latest)
+					}
+				}
+			})
+		})
+	}
 }
 
 func denial(code int32, reason metav1.StatusReason) *metav1.Status {
@@ -275,10 +333,33 @@ func TestA429OfAWebhookIsTheBusinessOfItsPodAlone(t *testing.T) {
 		}()
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
 		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 85*time.Second)
-		s.want(1, "0s evicted other with 30s", "1m25s deleted guarded with 30s")
-		if diff := cmp.Diff([]evacuation.Refusal{evacuation.Failed, "", ""}, refusals); diff != "" {
+		s.want(3, "0s evicted other with 30s", "1m25s deleted guarded with 30s")
+		if diff := cmp.Diff([]evacuation.Refusal{evacuation.Failed, "", evacuation.Failed, evacuation.Failed, ""}, refusals); diff != "" {
 			t.Errorf("refusals (-want +got):\n%s", diff)
 		}
+	})
+}
+
+func TestAWebhooksAnswerIsNotThatThePodIsGone(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.refuse = func(string) *metav1.Status { return denial(http.StatusNotFound, metav1.StatusReasonNotFound) }
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+		s.wantEnd(result, err, evacuation.Result{Forced: 1}, 85*time.Second)
+	})
+}
+
+func TestAnAnswerPutsAPodOffForHalfAMinuteAtMost(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		s.refuse = func(string) *metav1.Status {
+			if time.Since(s.begin) > time.Second {
+				return nil
+			}
+			return denial(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests) // it asks for an hour
+		}
+		result, err := s.drain(evacuation.Terms{}, nil)
+		s.wantEnd(result, err, evacuation.Result{Evicted: 1}, 30*time.Second)
 	})
 }
 

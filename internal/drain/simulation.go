@@ -169,7 +169,7 @@ func (s Simulation) answer(p *podState, o *PodOutcome, next step, allowed map[st
 			p.refused++
 			p.retryAt = now.Add(pauseAfter(p.refused))
 			if len(budgets) > 1 { // the eviction API does not support that
-				p.retryAt, p.hopeless = now.Add(twoBudgetsRetry), true
+				p.retryAt, p.hopeless = now.Add(longestRetry), true
 			}
 			return
 		}

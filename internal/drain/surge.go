@@ -42,7 +42,7 @@ type surge struct {
 
 // asked reports whether a pod is on its way out, or was asked to be.
 func (p podState) asked() bool {
-	return p.stopping() || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero() || p.deleting
+	return p.stopping() || !p.acceptedAt.IsZero() || !p.evictingSince.IsZero() || !p.deletingSince.IsZero()
 }
 
 // surges reports whether the workload of a pod is to be asked for a replacement: somebody wants that, and

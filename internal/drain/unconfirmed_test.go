@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -80,6 +81,26 @@ func TestAPodThatWasStoppingBeforeHasItsWholeGraceOnAReadyNode(t *testing.T) {
 }
 
 // Kubelets do not hear of deletions while the API server is away, and their nodes seem to be ready.
+func TestTheEndOfAPodFollowsADeletionThatIsShortened(t *testing.T) {
+	pod := func(grace int64, end time.Time) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.NewTime(end)), DeletionGracePeriodSeconds: new(grace)}}
+	}
+	p := newPodState(&corev1.Pod{}, -1, types.NamespacedName{}, at(0))
+	for _, update := range []struct {
+		pod       *corev1.Pod
+		now, want time.Time
+	}{
+		{pod(600, at(0)), at(0), at(600)}, // the API server's clock is behind
+		{pod(600, at(0)), at(5), at(600)},
+		{pod(1, at(1)), at(10), at(11)},
+	} {
+		p.update(update.pod, update.now)
+		if end := p.stopsAt(); !end.Equal(update.want) {
+			t.Errorf("at %s: it ends at %s, want %s", update.now, end, update.want)
+		}
+	}
+}
+
 func TestAPodOfAReadyNodeIsWaitedForWhileTheAPIServerIsAway(t *testing.T) {
 	for _, tt := range []struct {
 		grace                  int64

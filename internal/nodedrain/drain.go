@@ -125,16 +125,21 @@ func (d *Drain) stages(ctx context.Context) error {
 	if err := (beginStage{d}).run(ctx); err != nil {
 		return err
 	}
-	for {
-		err := evacuateStage{d}.run(ctx)
-		if err == nil {
-			err = endStage{d}.run(ctx, release)
+	ended := map[intent.Hook]bool{} // true: completed here
+	for evacuated := false; ; {
+		if !evacuated {
+			if err := (evacuateStage{d}).run(ctx); err != nil {
+				return err
+			}
 		}
-		if !errors.Is(err, errAsksMore) {
+		err := endStage{d}.run(ctx, release, ended)
+		if evacuated = errors.Is(err, errHooksLeft); !evacuated && !errors.Is(err, errAsksMore) {
 			return err
 		}
-		if err := d.forgetDrained(ctx); err != nil {
-			return err
+		if !evacuated {
+			if err := d.forgetDrained(ctx); err != nil {
+				return err
+			}
 		}
 		release()
 		release = hookKeeper{d}.holdAll(ctx)

@@ -90,8 +90,33 @@ func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
 		synctest.Wait() // the watch tells
 		nd.setIntent(*carried)
 		nd.outcome = intent.Cordoned
-		err = endStage{nd}.completeAndFinish(t.Context())
+		err = endStage{nd}.completeAndFinish(t.Context(), map[intent.Hook]bool{})
 		if left := nd.carried(); !errors.Is(err, errAsksMore) || left.Finished() {
+			t.Errorf("%v, finished %t", err, left.Finished())
+		}
+	})
+}
+
+// It waits for all that other hooks wait for: the option's delay, other Nodes of the instance, load balancers.
+func TestAHookThatComesAtTheEndOfADrainIsNotCompletedAtOnce(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		now := time.Now().UTC()
+		nd := r.getOrCreate(theRef)
+		entry := intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"a"}, Time: now}
+		before, err := r.Cluster.Record(t.Context(), theRef, func(i intent.Intent) intent.Intent { return i.With(entry, nil, now) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Cluster.Record(t.Context(), theRef, func(i intent.Intent) intent.Intent {
+			return i.With(entry, &intent.Hook{Name: "hook", Group: "group", Instance: theID, Started: now, Deadline: now.Add(time.Hour)}, now)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the watch tells
+		nd.setIntent(*before)
+		nd.outcome = intent.Drained
+		err = endStage{nd}.completeAndFinish(t.Context(), map[intent.Hook]bool{})
+		if left := nd.carried(); !errors.Is(err, errHooksLeft) || left.Finished() {
 			t.Errorf("%v, finished %t", err, left.Finished())
 		}
 	})

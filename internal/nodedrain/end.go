@@ -2,6 +2,7 @@ package nodedrain
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -19,8 +20,10 @@ const askLeaderAgain = 5 * time.Second
 // empty too, its hooks are completed, and the node is marked finished.
 type endStage struct{ *Drain }
 
-// run does what follows the evacuation. It returns errAsksMore if there was none, and a notice asks for one.
-func (d endStage) run(ctx context.Context, release func()) error {
+// run does what follows the evacuation. ended are the hooks that have ended, each true if it was completed here. It
+// returns errAsksMore if there was no evacuation, and a notice asks for one, and errHooksLeft if hooks have come that
+// have not ended.
+func (d endStage) run(ctx context.Context, release func(), ended map[intent.Hook]bool) error {
 	onlyCordoned := d.outcome == intent.Cordoned
 	ctx, stop := d.whileNot(ctx, errAsksMore, func() bool { return onlyCordoned && !d.cordonsOnly() })
 	defer stop()
@@ -48,7 +51,7 @@ func (d endStage) run(ctx context.Context, release func()) error {
 		}
 		return hookKeeper(d).completeAll(ctx, map[intent.Hook]bool{})
 	}
-	return d.completeAndFinish(ctx)
+	return d.completeAndFinish(ctx, ended)
 }
 
 // awaitCompletionDelay waits between the end of the drain and the completion of the hooks,
@@ -111,42 +114,42 @@ func (d endStage) awaitLateExclusion(ctx context.Context) error {
 	return err
 }
 
-// completeAndFinish completes the node's hooks, each once, and marks the intent finished.
-// A hook that comes meanwhile is completed too. If the node was only to be cordoned, and a
-// notice that asks for more has come meanwhile, it returns errAsksMore.
-func (d endStage) completeAndFinish(ctx context.Context) error {
-	ended := map[intent.Hook]bool{} // true: completed here
-	for {
-		if err := hookKeeper(d).completeAll(ctx, ended); err != nil {
-			return err
-		}
-		now := time.Now().UTC()
-		var left remaining
-		var hooks []intent.Hook
-		err := d.rewrite(ctx, func(i intent.Intent) intent.Intent {
-			hooks, left = i.Hooks, d.leftOf(i, ended)
-			if left == nothingLeft {
-				i.Hooks, i.FinishedAt, i.Outcome, i.Pods = nil, now, d.outcome, d.history.pods()
-			}
-			if (left == nothingLeft || left == hooksLeft) && isClosed(d.instanceGone.done) {
-				i = i.Gone(now)
-			}
-			return i
-		})
-		if err != nil {
-			return err
-		}
-		switch left {
-		case nothingLeft:
-			d.history.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !ended[h.Action()] })
-			return nil
-		case hooksLeft: // once more
-		case evacuationLeft:
-			return errAsksMore
-		case leftToLeader:
-			return d.awaitLeader(ctx)
-		}
+// errHooksLeft is returned when hooks have come while the end of the drain was written: they wait for all that the
+// others have waited for.
+var errHooksLeft = errors.New("hooks have come that are not completed")
+
+// completeAndFinish completes the node's hooks, each once, and marks the intent finished. Its errors are those of run.
+func (d endStage) completeAndFinish(ctx context.Context, ended map[intent.Hook]bool) error {
+	if err := hookKeeper(d).completeAll(ctx, ended); err != nil {
+		return err
 	}
+	now := time.Now().UTC()
+	var left remaining
+	var hooks []intent.Hook
+	err := d.rewrite(ctx, func(i intent.Intent) intent.Intent {
+		hooks, left = i.Hooks, d.leftOf(i, ended)
+		if left == nothingLeft {
+			i.Hooks, i.FinishedAt, i.Outcome, i.Pods = nil, now, d.outcome, d.history.pods()
+		}
+		if (left == nothingLeft || left == hooksLeft) && isClosed(d.instanceGone.done) {
+			i = i.Gone(now)
+		}
+		return i
+	})
+	if err != nil {
+		return err
+	}
+	switch left {
+	case nothingLeft:
+	case hooksLeft:
+		return errHooksLeft
+	case evacuationLeft:
+		return errAsksMore
+	case leftToLeader:
+		return d.awaitLeader(ctx)
+	}
+	d.history.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !ended[h.Action()] })
+	return nil
 }
 
 // A remaining says what is left to do, when the hooks are completed, before a drain is finished.

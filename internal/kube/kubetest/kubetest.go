@@ -27,6 +27,8 @@ type Evictable struct {
 	kubernetes.Interface // the fake, which deletes pods itself
 	// Evict answers an eviction. An error is no answer. nil: there are no evictions.
 	Evict func(context.Context, *policyv1.Eviction) (*metav1.Status, error)
+	// Admit is called before a pod is deleted, which an error prevents; nil: each deletion is admitted at once.
+	Admit func(ctx context.Context, pod string) error
 }
 
 // IsWatchListSemanticsUnSupported is what informers ask a client about.
@@ -86,6 +88,11 @@ func (c core) delete(r *http.Request) error {
 	var options metav1.DeleteOptions
 	if err := json.NewDecoder(r.Body).Decode(&options); err != nil {
 		return err
+	}
+	if c.of.Admit != nil {
+		if err := c.of.Admit(r.Context(), path[len(path)-1]); err != nil {
+			return err
+		}
 	}
 	return c.Pods(path[len(path)-3]).Delete(r.Context(), path[len(path)-1], options)
 }
