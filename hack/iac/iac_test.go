@@ -990,7 +990,7 @@ func moduleOf(t *testing.T, path string, block *hclsyntax.Block) {
 	source := variables["source"].AsString()
 	delete(variables, "source")
 	var err error
-	switch strings.TrimPrefix(strings.TrimSuffix(source, "?ref=main"), ofRepository) {
+	switch strings.TrimPrefix(strings.TrimSuffix(source, "?ref=COMMIT"), ofRepository) {
 	case "./deploy/terraform", "deploy/terraform":
 		_, err = terraform(t, here, variables)
 	case "./deploy/terraform/fan-out":

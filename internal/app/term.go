@@ -108,8 +108,8 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.Alive,
 	})()
 	beside := a.beside()
-	if a.options.CheckTag && a.options.PrometheusServer {
-		beside = append(beside, a.countTagged)
+	if a.options.CheckTag {
+		beside = append(beside, a.listTagged)
 	}
 	if a.options.SweepInterval > 0 && !a.options.DryRun {
 		beside = append(beside, sweeps.Run)
@@ -316,11 +316,12 @@ func evictSelf(ctx context.Context, log logr.Logger, client typedpolicyv1.Evicti
 	}
 }
 
-// countTagged keeps the metrics of instances with the managed tag up to date until ctx ends.
+// listTagged lists the instances with the managed tag until ctx ends: a notice is acted on while EC2 gives no answer,
+// and the metrics count them.
 // AWS Node Termination Handler has the same metrics: a difference between its two numbers is
 // a machine that never joined. Nodes without the tag are counted too, because nobody acts on
 // a notice about them. Each round costs a call for every 200 instances.
-func (a *App) countTagged(ctx context.Context) {
+func (a *App) listTagged(ctx context.Context) {
 	const pause = 5 * time.Minute
 	for {
 		ids, err := a.instances.Tagged(ctx, a.options.ManagedTag)

@@ -257,6 +257,33 @@ func TestANoticeAboutACordonedNodeWaitsForNoEviction(t *testing.T) {
 	})
 }
 
+// They come before all evictions, and a webhook of nodes may have its pods on the nodes that go.
+func TestPatchesThatHangDoNotKeepEvictionsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
+		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(15 * time.Second)
+			return true, nil, errors.New("failed calling webhook")
+		})
+		c.gate = pace.NewGate(1, 1)
+		begin := time.Now()
+		recorded := make(chan error)
+		go func() {
+			_, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) })
+			recorded <- err
+		}()
+		synctest.Wait()
+		leave, err := c.gate.Enter(t.Context(), pace.Priority{Deadline: now})
+		if took := time.Since(begin); err != nil || took != answerTime {
+			t.Fatalf("an eviction enters after %s, %v, want %s", took, err, answerTime)
+		}
+		leave(0)
+		if err := <-recorded; err == nil {
+			t.Error("recorded")
+		}
+	})
+}
+
 func TestRecordLeavesANodeAloneThatSomebodyWritesAllTheTime(t *testing.T) {
 	c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
 	patches := 0

@@ -45,7 +45,7 @@ func (t *task) awaitNode(ctx context.Context) (next *task, err error) {
 			return next, err
 		}
 		if !time.Now().Before(t.HoldUntil) {
-			next.Action = t.c.WithoutNode(*t.n)
+			next.Action = t.c.WithoutNode(*t.n, next.found.Unsure)
 			return next, nil
 		}
 		if err := pause(ctx, changed, t.HoldUntil); err != nil {
@@ -77,6 +77,8 @@ func (t *task) awaitReady(ctx context.Context) error {
 			}
 		}
 		switch {
+		case next.Why == decision.WhyUnmanaged, next.Why == decision.WhyForeign && t.c.ClusterName != "":
+			return next.act(ctx) // EC2 did not show the instance before
 		case ready, next.Action == decision.Complete, late && t.n.Hook.Destination == notice.WarmPool:
 			hook := t.hook()
 			hook.Assumed = true // that it is gone by then is no loss: the node is ready

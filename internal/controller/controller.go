@@ -191,6 +191,9 @@ func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, err
 		}
 		return nil, nil
 	}
+	if n.Time.IsZero() { // it would be a new one at each delivery
+		n.Time = m.Sent
+	}
 	if len(n.Instances) == 1 && len(n.Hosts) == 0 {
 		n = ofOne(n, n.Instances[0])
 	}

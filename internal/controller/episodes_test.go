@@ -915,6 +915,37 @@ func TestALaunchHook(t *testing.T) {
 			}
 		})
 	})
+	t.Run("is nobody's of ours where EC2 shows its instance later, without the tag", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.edit = func(c *Config) { c.DeleteForeign = true }
+			s.remove(theNode)
+			s.lead()
+			action := s.quietly(awssim.Launching, "join", 10*time.Minute)
+			s.aws.RemoveInstance(theID)
+			s.send(s.body("asg-launch-lifecycle", theID, `"AutoScalingGroup"`, `"WarmPool"`, `"ready"`, `"join"`, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", action.Token))
+			s.after(20 * time.Second)
+			if s.left() != 1 {
+				t.Fatalf("%d messages left while EC2 does not show the instance, want 1", s.left())
+			}
+			s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
+			s.after(time.Minute)
+			if s.left() != 0 {
+				t.Errorf("%d messages left once it does, want none", s.left())
+			}
+		})
+	})
+	t.Run("is not held beyond its timeout where the message has no time", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.remove(theNode)
+			s.lead()
+			action := s.quietly(awssim.Launching, "join", 10*time.Minute)
+			s.send(s.body("asg-launch-lifecycle", theID, `"time": "2026-11-20T10:15:30Z",`, "", `"ready"`, `"join"`, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", action.Token))
+			s.after(11 * time.Minute)
+			if s.left() != 0 {
+				t.Errorf("%d messages left", s.left())
+			}
+		})
+	})
 	t.Run("into a warm pool is completed at its deadline, though no Node came", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.remove(theNode)

@@ -39,6 +39,36 @@ func TestATopicHandsANoticeToTheQueueOfEachCluster(t *testing.T) {
 	}
 }
 
+// Its own handler drains it, and needs the time of its hook.
+func TestTheHookOfAnotherClustersInstanceIsLeftToIt(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		tags    map[string]string
+		cluster string
+		want    awssim.Outcome
+	}{
+		"of a cluster, and nobody has said which is ours": {map[string]string{"managed": "", "kubernetes.io/cluster/blue": "owned"}, "", awssim.Active},
+		"of this cluster":  {map[string]string{"managed": "", "kubernetes.io/cluster/blue": "owned"}, "blue", awssim.Completed},
+		"of no cluster":    {map[string]string{"managed": ""}, "", awssim.Completed},
+		"of other cluster": {map[string]string{"managed": "", "kubernetes.io/cluster/green": "owned"}, "blue", awssim.Active},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.edit = func(c *Config) { c.ClusterName, c.DeleteForeign = test.cluster, true }
+				s.remove(theNode)
+				s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: test.tags}))
+				s.lead()
+				s.terminate(time.Hour)
+				s.after(10 * time.Minute)
+				s.wantHook(test.want)
+				if s.left() != 0 {
+					t.Errorf("%d messages left", s.left())
+				}
+			})
+		})
+	}
+}
+
 // Clusters may share the managed tag: whose an instance without a Node is, the tag of its cluster says.
 func TestAnInstanceOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -354,10 +354,14 @@ func CanFollow(n notice.Notice) bool {
 	return n.Kind == notice.StateChange && !n.Gone && !n.Runs || n.Kind == notice.ASGTerminate
 }
 
-// WithoutNode is what to do about a notice whose instance has got no Node in time.
-func (p Policy) WithoutNode(n notice.Notice) Action {
-	if p.Owns(n.Hook) {
-		return Complete
+// WithoutNode is what to do about a notice whose instance has got no Node in time. unsure: the instance may be another
+// cluster's, which drains it.
+func (p Policy) WithoutNode(n notice.Notice, unsure bool) Action {
+	switch {
+	case !p.Owns(n.Hook):
+		return Drop
+	case unsure:
+		return p.Foreign()
 	}
-	return Drop
+	return Complete
 }

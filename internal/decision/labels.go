@@ -45,7 +45,8 @@ func (p Policy) Possible() []Labels {
 					d := Decide(n, f, p)
 					add(kind, d.Action, d.Why)
 					if d.Action == Hold {
-						add(kind, p.WithoutNode(n), d.Why)
+						add(kind, p.WithoutNode(n, false), d.Why)
+						add(kind, p.WithoutNode(n, true), d.Why)
 					}
 				}
 			}

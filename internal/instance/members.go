@@ -83,7 +83,8 @@ func (d *Directory) list(
 
 // Tagged returns the ids of the running instances that have the tag, whatever its value.
 // It asks EC2 at each call, in pages of 200 instances, so that a large account takes
-// time, not memory. No notice waits for this: it goes after all look-ups.
+// time, not memory. No notice waits for this: it goes after all look-ups. The answers are
+// remembered as those of look-ups are.
 func (d *Directory) Tagged(ctx context.Context, tag string) (ids []string, err error) {
 	in := &ec2.DescribeInstancesInput{
 		Filters: []types.Filter{
@@ -93,7 +94,11 @@ func (d *Directory) Tagged(ctx context.Context, tag string) (ids []string, err e
 		MaxResults: aws.Int32(batchSize),
 	}
 	last := pace.Priority{Class: pace.Aside}
-	if err := d.list(ctx, in, last, func(inst Instance, _ time.Time) { ids = append(ids, inst.ID) }); err != nil {
+	err = d.list(ctx, in, last, func(inst Instance, asked time.Time) {
+		d.answers.Add(inst.ID, &answer{instance: inst, found: true, asked: asked})
+		ids = append(ids, inst.ID)
+	})
+	if err != nil {
 		return nil, fmt.Errorf("list the instances with tag %s: %w", tag, err)
 	}
 	return ids, nil

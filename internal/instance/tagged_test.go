@@ -28,7 +28,8 @@ func TestTheRunningInstancesWithATagAreListedPageByPage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		tagged, err := NewDirectory(ec2.NewFromConfig(aws.Config()).DescribeInstances).Tagged(t.Context(), "managed")
+		directory := NewDirectory(ec2.NewFromConfig(aws.Config()).DescribeInstances)
+		tagged, err := directory.Tagged(t.Context(), "managed")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,6 +39,9 @@ func TestTheRunningInstancesWithATagAreListedPageByPage(t *testing.T) {
 		}
 		if calls := aws.Counts()[awssim.CallKey{Service: "ec2", Action: "DescribeInstances"}]; calls != 3 {
 			t.Errorf("%d calls, want 3", calls)
+		}
+		if _, known, _ := directory.Known(ids[2]); !known { // a notice is acted on though EC2 does not answer
+			t.Error("the answers are forgotten")
 		}
 	})
 }

@@ -56,6 +56,9 @@ type Found struct {
 	Launched  time.Time         // the last time; zero: not known
 	NotSpot   bool              // EC2 says so
 	Labels    map[string]string // of the first
+	// Unsure: no Node says that the instance is of this cluster, only its managed tag, and its tags name a cluster whose
+	// name may be another one.
+	Unsure bool
 }
 
 // Ref is the first of the Nodes; zero if there is none.
@@ -200,7 +203,9 @@ func (r *Resolver) resolved(
 	case !mine:
 		return &Found{Ownership: decision.Foreign}, 0
 	case known && inst.Alive():
-		return &Found{Ownership: decision.Pending, Launched: inst.LastLaunch(), NotSpot: inst.NotSpot()}, 0
+		return &Found{
+			Ownership: decision.Pending, Launched: inst.LastLaunch(), NotSpot: inst.NotSpot(), Unsure: r.unsure(*inst),
+		}, 0
 	case q.maxAge > Fresh: // it may have been started since
 		return nil, Fresh
 	}
@@ -257,6 +262,12 @@ func (r *Resolver) expected(inst instance.Instance) bool {
 		return ours
 	}
 	return time.Since(inst.Launched) < decision.Young
+}
+
+// unsure is [Found.Unsure] of an expected instance.
+func (r *Resolver) unsure(inst instance.Instance) bool {
+	_, named := clusterOf(inst.Tags, "")
+	return named && r.ClusterName == "" && !r.Cluster.RecentlyDeleted(inst.ID)
 }
 
 // clusterOf reports whether the tags of an instance name the cluster, and another one.

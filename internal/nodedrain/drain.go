@@ -400,6 +400,11 @@ func (c *carrier) setReserve(on bool) { c.change(func() { c.reserve = on }) }
 // mutex, because it is held for as long as the API server takes to answer.
 func (c *carrier) lock(ctx context.Context) error {
 	select {
+	case c.turn <- struct{}{}: // also where ctx has ended: nobody else would own a new drain
+		return nil
+	default:
+	}
+	select {
 	case c.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():

@@ -74,6 +74,20 @@ func TestADrainThatAnUndoHasQuitEndsForThat(t *testing.T) {
 	}
 }
 
+// A drain that was just made has nobody else who would begin or end it.
+func TestADrainThatNobodyHasIsLockedAlsoWhenTimeIsUp(t *testing.T) {
+	r := New(Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		d, err := r.locked(ctx, theRef)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.unlock()
+	}
+}
+
 // The warning is recorded after the node was found to be only cordoned, and before its end is.
 func TestACordonWithAWarningDoesNotEnd(t *testing.T) {
 	withNode(t, asItIs, func(t *testing.T, r *Registry) {

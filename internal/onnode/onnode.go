@@ -82,12 +82,18 @@ func (s *Server) leadership(ctx context.Context) lease.State {
 // errTurn ends a term because the other sort begins.
 var errTurn = errors.New("the leader has come, or is missed")
 
+// takeBackTime is how long the metadata waits for a Node that cannot be written.
+const takeBackTime = 5 * time.Second
+
 // Run serves the node until ctx ends, or a term does.
 func (s *Server) Run(ctx context.Context) error {
 	if node := s.Cluster.ByName(s.Node); node != nil && node.Annotations[cluster.ReportAnnotation] != "" {
 		// What an earlier process has reported may be about an earlier life of the instance. What holds is told again.
 		nothing := func(before notice.Report) notice.Report { return before.Telling(s.Lease, nil) }
-		if err := s.Cluster.Report(ctx, cluster.RefOf(node), nothing); err != nil {
+		writing, stop := context.WithTimeout(ctx, takeBackTime)
+		err := s.Cluster.Report(writing, cluster.RefOf(node), nothing)
+		stop()
+		if err != nil {
 			logging.Warn(s.Log, "the report of an earlier process cannot be taken back", "error", err, "node", s.Node)
 		}
 	}

@@ -106,6 +106,16 @@ func (g *Gate) EnterAsync(p Priority, entered func(leave func(busy time.Duration
 	}
 }
 
+// Lend returns leave for a call that may hang: after d without an answer its place is another's.
+func Lend(leave func(busy time.Duration), d time.Duration) (answered func(busy time.Duration)) {
+	late := time.AfterFunc(d, func() { leave(0) })
+	return func(busy time.Duration) {
+		if late.Stop() {
+			leave(busy)
+		}
+	}
+}
+
 // waiterOf returns a waiter for a call of a priority.
 func (g *Gate) waiterOf(p Priority) *waiter {
 	tryAcquire := func(now time.Time) time.Duration { return g.tryEnter(p, now) }

@@ -33,6 +33,8 @@ const Annotation = "node-termination-handler/surged-for"
 const (
 	// tryingTime bounds the tries of one Surge. What has not worked by then needs a person.
 	tryingTime = time.Minute
+	// answerTime is how long a try may keep its place at the gate: an admission webhook may hang.
+	answerTime = 2 * time.Second
 	// requestTimeout bounds one request, so that an API server that hangs costs one try.
 	requestTimeout = 10 * time.Second
 )
@@ -73,6 +75,7 @@ func (d Deployments) Surge(ctx context.Context, pod *corev1.Pod) error {
 		if err != nil {
 			return err
 		}
+		leave = pace.Lend(leave, answerTime)
 		err = d.try(ctx, pod)
 		leave(0)
 		if err == nil || isFinal(err) || retry.Sleep(ctx, pauses.Pause(tries)) != nil {
