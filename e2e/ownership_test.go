@@ -254,9 +254,10 @@ func TestWhileEC2FailsAMessageIsNeitherDeletedNorItsNodeMissed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScenario(t)
-			n := s.nodes(1)[0]
-			s.pod("one", n.name)
 			s.alone("--delete-sqs-msg-if-node-not-found", short)
+			s.eventually("the instances with the tag are listed", func() bool { return s.calls("ec2", "DescribeInstances") > 1 })
+			n := s.nodes(1)[0] // it is not among them
+			s.pod("one", n.name)
 			before := s.placement()
 			asked := s.calls("ec2", "DescribeInstances")
 			fault.ID, fault.Service = "ec2", "ec2"

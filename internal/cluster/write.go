@@ -167,10 +167,6 @@ func (c *Cluster) SetOutOfService(ctx context.Context, ref Ref, on bool) error {
 	})
 }
 
-// answerTime is how long a patch may keep its place at the gate, where it is before all evictions: an admission webhook
-// for nodes may hang, and its own pods may be on the nodes that go.
-const answerTime = 2 * time.Second
-
 // A builder returns the patch of a node; nil: nothing is to be written. It gets the intent as the node carries it, then
 // what of it is still true (see holding), and whether the node carries one.
 type builder func(node *corev1.Node, carried, old intent.Intent, found bool) (*nodePatch, error)
@@ -201,7 +197,6 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 		if err != nil {
 			return fmt.Errorf("patch node %s: %w: %w", ref.Name, ErrNoTurn, err)
 		}
-		leave = pace.Lend(leave, answerTime)
 		_, err = c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})
 		leave(0)
 		switch {
@@ -325,7 +320,7 @@ func (p *nodePatch) priority() pace.Priority {
 	if p.mark {
 		return pace.Priority{Deadline: p.deadline, Rank: pace.Conclude}
 	}
-	return pace.Priority{Class: pace.Foremost, Deadline: p.deadline}
+	return pace.Priority{Class: pace.Foremost, Deadline: p.deadline, Lends: true}
 }
 
 func newPatch(node *corev1.Node) *nodePatch {

@@ -35,7 +35,9 @@ func pause(ctx context.Context, changed <-chan struct{}, until time.Time) error 
 // passed, and returns what to do then. The hook of the notice is held open meanwhile.
 func (t *task) awaitNode(ctx context.Context) (next *task, err error) {
 	defer t.count()()
-	defer t.holdOpen(ctx)()
+	if !t.found.Unsure {
+		defer t.holdOpen(ctx)()
+	}
 	t.c.nodeless.Store(t, overview.Held{Instance: t.id, Until: t.HoldUntil})
 	defer t.c.nodeless.Delete(t)
 	for {

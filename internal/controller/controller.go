@@ -442,17 +442,26 @@ func (c *Controller) withMembers(
 	return n, ownership, err
 }
 
-// handleAll does what a notice asks for each of several instances. It returns one error of
-// each sort, that of the first instance. While the drains go on it keeps nothing of the notice in memory.
+// handleAll does what a notice asks for each of several instances: first for those with Nodes, as EC2 may not answer
+// about others. It returns one error of each sort. While the drains go on it keeps nothing of the notice in memory.
 func (c *Controller) handleAll(ctx context.Context, log logr.Logger, n notice.Notice) (errs []error) {
 	select {
 	case c.crowds <- struct{}{}:
 	default:
 		return []error{errCrowded}
 	}
-	came := make([]error, len(n.Instances)) // of each instance
+	var ids, others []string
+	for _, id := range n.Instances {
+		if len(c.Cluster.ByInstance(id)) > 0 {
+			ids = append(ids, id)
+		} else {
+			others = append(others, id)
+		}
+	}
+	ids = append(ids, others...)
+	came := make([]error, len(ids)) // of each instance
 	var all sync.WaitGroup
-	for k, id := range n.Instances {
+	for k, id := range ids {
 		select {
 		case c.lookUps <- struct{}{}:
 		case <-ctx.Done():

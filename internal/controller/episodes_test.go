@@ -653,6 +653,27 @@ func TestADeletedNodeWaitsForNoWorker(t *testing.T) {
 	})
 }
 
+// Nobody knows how long the hook of others holds the machine.
+func TestATerminationOfUnknownTimeWaitsForNoWorker(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		const other, otherID = "node-b", "i-0000000000000000b"
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: otherID, Tags: map[string]string{"managed": ""}}))
+		_, err := s.kube.CoreV1().Nodes().Create(s.Context(), aNode(other, otherID), metav1.CreateOptions{})
+		s.must(err)
+		s.edit = func(c *Config) { c.Workers, c.HookNames = 1, []string{"ours"} }
+		s.drain.byNode = map[string]time.Duration{other: time.Hour}
+		s.lead()
+		s.send(s.body("rebalance-recommendation", otherID))
+		s.after(time.Second)
+		s.terminate(time.Hour)
+		s.after(10 * time.Second)
+		if n := len(s.drain.all()); n != 2 {
+			t.Errorf("%d drains, want that of the termination too", n)
+		}
+	})
+}
+
 // What is deleted has no pods that its machine's hook could wait for.
 func TestAHookThatComesAfterItsNodeWasDeletedIsCompletedInTime(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,25 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 )
 
+// The other instances of a large notice are nobody's, and EC2 does not answer about them.
+func TestAnInstanceWithANodeDoesNotWaitForThoseWithout(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.edit = func(c *Config) { c.ManagedTag = "" }
+		var entities strings.Builder
+		for k := range lookUpsAtOnce + 1 {
+			fmt.Fprintf(&entities, `{"entityValue":"i-%017x"},`, k)
+		}
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503, Code: "Unavailable"}))
+		s.lead()
+		s.send(s.body("health-reboot-scheduled", theID, `"affectedEntities": [`, `"affectedEntities": [`+entities.String()))
+		s.after(time.Minute)
+		if !s.isCordoned(theNode) {
+			t.Error("it is not cordoned")
+		}
+	})
+}
+
 func TestFourThousandInstancesInOneMessageAreLookedUpInTurn(t *testing.T) {
 	tell(t, func(s *story) {
 		s.lead()

@@ -398,7 +398,8 @@ If the instance was started after the event, the hook stays open. A hook that ` 
 owner, and the node is drained all the same.
 
 A notice for an instance whose Node is still to come waits for it: until the deadline, but 15 minutes from the event at most. For
-a termination hook it is ` + "`node-termination-grace-period`" + `; then the hook is completed.
+a termination hook it is ` + "`node-termination-grace-period`" + `; then the hook is completed, if the instance is [surely of this
+cluster](#instances-that-are-not-of-this-cluster).
 `
 
 const strangersDoc = `
@@ -415,7 +416,8 @@ If EC2 cannot be reached, the handler keeps the message and asks again.
 
 An instance without a Node belongs to this cluster in these cases:
 
-- With the tag check, it has the managed tag. With ` + "`cluster-name`" + ` too, it must not have only tags of other clusters.
+- With the tag check, it has the managed tag. With ` + "`cluster-name`" + ` too, it must not have only tags of other clusters. Without it, the
+  termination hook of an instance that has the tag of a cluster, and no Node here in time, is left to others.
 - With ` + "`cluster-name`" + `, it has the tag of this cluster.
 - With neither of the two, it was launched less than 15 minutes ago.
 

@@ -143,23 +143,30 @@ func compareDeadlines(a, b time.Time) int {
 }
 
 // Opens is when the time of an intent's notices comes, by the rules of now: that of the first which lets the drain
-// begin; zero, or past: it has come. A window is asked at this moment, because a drain that a limit has held back until
-// its window has closed waits for the next one. limit is the rule whose limit the drain has to keep; nil: one of the
-// notices whose time has come asks for none, or has waited as long as its rule says.
+// begin; zero, or past: it has come. A window is asked at this moment, because a drain that a limit has held back
+// until its window has closed waits for the next one. limit is the rule whose limit the drain has to keep; nil: one of
+// the notices whose time has come asks for none, or has waited as long as its rule says. A notice that asks for a
+// replacement first has no say where another one does not, and may begin: many replaced nodes would pass by the limit
+// of that.
 func (p Policy) Opens(i intent.Intent, now time.Time) (opens time.Time, limit *NodeRule) {
-	free := false
+	free, guessed := false, isGuessed(i)
+	others := slices.ContainsFunc(i.Entries, func(e intent.Entry) bool {
+		return !e.ReplaceFirst && !p.opensAt(e, p.Rules.Named(e.Rule), guessed, now).After(now)
+	})
 	for k, e := range i.Entries {
 		rule := p.Rules.Named(e.Rule)
-		at := p.opensAt(e, rule, isGuessed(i), now)
+		at := p.opensAt(e, rule, guessed, now)
 		if k == 0 || at.Before(opens) {
 			opens = at
 		}
-		if at.After(now) {
+		if at.After(now) || e.ReplaceFirst && others {
 			continue
 		}
 		since := i.CordonedAt
-		if e.NotBefore.After(since) {
-			since = e.NotBefore
+		for _, later := range []time.Time{e.NotBefore, i.Replacement.Until} { // the wait for a replacement is another
+			if later.After(since) {
+				since = later
+			}
 		}
 		switch {
 		case rule == nil || rule.Limit.Nodes == "" || e.Kind == notice.InstanceImpaired,

@@ -156,8 +156,10 @@ func TestWhenANoticeOpens(t *testing.T) {
 		return NodeRule{Name: name, Do: Draining, Before: -1, Within: within, Limit: Limit{Nodes: limit, Wait: wait}}
 	}
 	p := Policy{NodeGracePeriod: 2 * time.Minute, Rules: Rules{Nodes: []NodeRule{
-		rule("nights", "", 0, night), rule("one", "1", 0, nil), rule("patient", "1", 2*time.Hour, nil),
+		rule("nights", "", 0, night), rule("one", "1", 0, nil), rule("patient", "1", 2*time.Hour, nil), rule("replaced", "", 0, nil),
 	}}}
+	replaced := intent.Entry{Kind: notice.RebalanceRecommendation, Terms: intent.Terms{Rule: "replaced", ReplaceFirst: true}}
+	termination := intent.Entry{Kind: notice.ASGTerminate, Terms: intent.Terms{Rule: "one"}}
 	entry := func(by string, notBefore time.Time) intent.Entry {
 		return intent.Entry{Kind: notice.RebalanceRecommendation, Terms: intent.Terms{Rule: by, NotBefore: notBefore}}
 	}
@@ -173,6 +175,8 @@ func TestWhenANoticeOpens(t *testing.T) {
 		"with a limit":                          {[]intent.Entry{entry("one", time.Time{})}, at(6), time.Time{}, "one"},
 		"with a limit that it has waited for":   {[]intent.Entry{entry("patient", time.Time{})}, at(9), time.Time{}, ""},
 		"with a limit that it waits for":        {[]intent.Entry{entry("patient", time.Time{})}, at(7), time.Time{}, "patient"},
+		"replaced first":                        {[]intent.Entry{replaced}, at(6), time.Time{}, ""},
+		"replaced, and terminated for it":       {[]intent.Entry{replaced, termination}, at(6), time.Time{}, "one"},
 		"one of two has no limit":               {[]intent.Entry{entry("one", time.Time{}), entry("", time.Time{})}, at(6), time.Time{}, ""},
 		"the one without a limit waits for its": {[]intent.Entry{entry("one", time.Time{}), entry("nights", at(22))}, at(6), time.Time{}, "one"},
 	} {
@@ -187,6 +191,24 @@ func TestWhenANoticeOpens(t *testing.T) {
 				t.Errorf("opens %s with the limit %q, want %s with %q", opens, got, tt.opens, tt.limit)
 			}
 		})
+	}
+}
+
+// A group replaces few instances at a time: those that have waited for it in vain must not drain all at once.
+func TestTheWaitForALimitBeginsAfterTheWaitForAReplacement(t *testing.T) {
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	p := Policy{NodeGracePeriod: 2 * time.Minute, Rules: Rules{Nodes: []NodeRule{
+		{Name: "r", Do: Draining, Before: -1, ReplaceFirst: true, Limit: Limit{Nodes: "1", Wait: 10 * time.Minute}},
+	}}}
+	i := intent.Intent{
+		Version: intent.Version, HeldBack: true, CordonedAt: now.Add(-11 * time.Minute),
+		Entries:     []intent.Entry{{Kind: notice.RebalanceRecommendation, Terms: intent.Terms{Rule: "r", ReplaceFirst: true}}},
+		Replacement: intent.Replacement{Until: now},
+	}
+	for after, want := range map[time.Duration]bool{0: true, 9 * time.Minute: true, 10 * time.Minute: false} {
+		if _, limit := p.Opens(i, now.Add(after)); (limit != nil) != want {
+			t.Errorf("%s after the wait for a replacement the limit holds: %t", after, limit != nil)
+		}
 	}
 }
 

@@ -31,7 +31,7 @@ const (
 	lateBindTime = 5 * time.Second
 	// recheckInterval is how often the node's readiness is checked while a pod is past its end.
 	recheckInterval = 10 * time.Second
-	// maxPending bounds the requests of one drain that wait at the gate or are in flight. Urgent
+	// maxPending bounds the evictions of one drain that wait at the gate or for an answer. Urgent
 	// ones are counted apart, with the same bound.
 	maxPending = 16
 	// defaultShareFrom is Drainer.ShareFrom if that is zero.
@@ -141,7 +141,7 @@ func newRun(d *Drainer, request *evacuation.Request, stopped <-chan struct{}) *r
 		posted:  make(chan func()),
 		ended:   make(chan struct{}),
 	}
-	r.slots = slots{pending: map[bool]int{}}
+	r.slots = slots{pending: map[lane]int{}}
 	r.requests = requests{drainer: d, store: r.store, log: request.Log, stopped: stopped}
 	r.pods = nodePods{
 		drainer: d, request: &r.request, store: r.store, result: &r.result,
@@ -267,9 +267,12 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 			// The next leader needs the time before the deadline more than we do.
 			if giveWay := deadline.Add(-p.grace - 2*margin); now.Before(giveWay) {
 				wake = earlier(wake, giveWay)
-			} else if r.slots.idle() {
+			} else if patience := r.result.Record.LastAsked.Add(requestTimeout); r.slots.idle() &&
+				(r.inFlight == 0 || !now.Before(patience)) { // what is cut off may be done all the same
 				r.result.Self = true
 				return time.Time{}, true
+			} else {
+				wake = earlier(wake, patience)
 			}
 		}
 		wake = earlier(wake, r.advance(calls, pod, p, front, now))
@@ -295,13 +298,14 @@ func (r *run) advance(calls context.Context, pod *corev1.Pod, p *podState, front
 		return earlier(wake, s.until)
 	}
 	priority := priorityOf(*p, s, terms, now)
+	in := laneOf(s, priority)
 	if release := r.slots.take(p); release != nil {
-		r.startRequest(calls, &call{pod: pod, state: p, step: s, urgent: urgent(priority)}, release)
+		r.startRequest(calls, &call{pod: pod, state: p, step: s, lane: in}, release)
 		return earlier(wake, nextStep(*p, front, terms, now).until)
 	}
 	switch {
-	case p.ticket == nil && r.slots.pending[urgent(priority)] < mostPending(s, priority):
-		r.enter(p, priority)
+	case p.ticket == nil && r.slots.hasRoom(in, priority):
+		r.enter(p, in, priority)
 	case p.ticket != nil && !p.ticket.priority.Same(priority):
 		p.dequeue() // and enters again with the new priority
 	}

@@ -14,7 +14,7 @@ const (
 	// killTime is what of the margin a kubelet has to kill a pod and to confirm it: a pod that is killed at the deadline
 	// itself is still there then.
 	killTime = 2 * time.Second
-	// lateTries is how often a pod that must be forced is evicted if the API server is overloaded or does not answer. Each
+	// lateTries is how often a pod that must be forced is evicted if the API server is overloaded or fails. Each
 	// takes a second, mostly. Then it is deleted, as something in between may turn evictions away each time.
 	lateTries = 3
 	// watchLag is how long the watch may take to show what the API server has accepted: mostly
@@ -122,7 +122,7 @@ func cutShort(p podState, terms evacuation.Terms, now time.Time) step {
 // force is for a pod that must be on its way now. One that was not tried yet is evicted all the
 // same, unless budgets are ignored: then the count of its budget stays right for other nodes.
 func force(p podState, terms evacuation.Terms, now time.Time) step {
-	if p.failed+p.lateUnheard > 0 && now.Before(p.retryAt) {
+	if (p.failed > 0 || p.lateUnheard > 0 && p.lateUnheard < lateTries) && now.Before(p.retryAt) {
 		return step{until: p.retryAt}
 	}
 	inFlight := !p.evictingSince.IsZero()

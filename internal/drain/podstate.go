@@ -41,7 +41,8 @@ type podState struct {
 	// Requests.
 	requested       bool      // it was asked to leave
 	evictingSince   time.Time // since when an eviction is in flight; zero: none is
-	deletingSince   time.Time // when the deletion in flight began; zero: none is
+	deletingSince   time.Time // when the latest deletion in flight began; zero: none is
+	inFlight        int       // requests
 	acceptedAt      time.Time // when the last request was accepted; zero: it was not
 	firstAcceptedAt time.Time // when the first request was accepted; zero: none was
 	killedAt        time.Time // when its kubelet kills it by the last one

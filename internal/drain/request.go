@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
 	"slices"
 	"time"
 
@@ -34,7 +33,7 @@ func (r *run) acquireSlot(ctx context.Context) (release func(time.Duration), err
 	defer func() { r.waitsAtGate = false }()
 	for release == nil && err == nil && !r.pastEnd(time.Now()) {
 		deadline := r.request.Terms.Deadline
-		priority := pace.Priority{Deadline: deadline, Rank: pace.Begin}
+		priority := pace.Priority{Deadline: deadline, Rank: pace.Begin, Lends: true}
 		withdraw := r.drainer.Gate.EnterAsync(priority, func(slot func(time.Duration)) {
 			go r.post(func() { release = slot })
 		})
@@ -54,7 +53,7 @@ func (r *run) acquireSlot(ctx context.Context) (release func(time.Duration), err
 
 // slots are what one drain has at the gate, and waits for. They belong to the goroutine of Drain.
 type slots struct {
-	pending map[bool]int             // requests that wait for a slot or are in flight; true: the urgent ones
+	pending map[lane]int             // requests that wait for a slot or are in flight
 	start   func(busy time.Duration) // releases the slot of startWatch; nil: it was released or passed on
 }
 
@@ -79,6 +78,26 @@ func (s *slots) take(p *podState) (release func(time.Duration)) {
 	return release
 }
 
+// A lane has the pending requests of one sort, which are bounded together.
+type lane uint8
+
+const (
+	calm lane = iota
+	hurried
+	forcing // deletions, which are not bounded: each is the last resort of its pod
+)
+
+// laneOf returns the lane of a step with a priority.
+func laneOf(s step, p pace.Priority) lane {
+	switch {
+	case s.kind == stepDelete:
+		return forcing
+	case p.Class == pace.Urgent:
+		return hurried
+	}
+	return calm
+}
+
 // A ticket is the place of a pod's next request at the gate. Which request that is, is decided
 // when it has a slot.
 type ticket struct {
@@ -89,14 +108,14 @@ type ticket struct {
 }
 
 // enter has a pod wait at the gate.
-func (r *run) enter(p *podState, priority pace.Priority) {
+func (r *run) enter(p *podState, in lane, priority pace.Priority) {
 	t := &ticket{priority: priority}
 	p.ticket = t
-	r.slots.pending[urgent(priority)]++
+	r.slots.pending[in]++
 	// The wait has ended, with a slot or without. This runs on a goroutine of its own.
 	ended := func(release func(time.Duration)) {
 		posted := r.post(func() {
-			r.slots.pending[urgent(priority)]--
+			r.slots.pending[in]--
 			switch t.release = release; {
 			case release == nil:
 				p.ticket = nil
@@ -141,9 +160,11 @@ func (n *nodePods) dequeueAll() {
 // priorityOf returns the priority of a pod's request at the gate. What was refused once may be
 // refused for ever, so it goes behind what has not been tried.
 func priorityOf(p podState, s step, terms evacuation.Terms, now time.Time) pace.Priority {
-	priority := pace.Priority{Deadline: terms.Deadline, Rank: pace.Advance}
+	priority := pace.Priority{Deadline: terms.Deadline, Rank: pace.Advance, Lends: true}
 	switch {
-	case s.kind == stepDelete, p.mustForce(terms, now), p.hurries(terms, now):
+	case s.kind == stepDelete:
+		priority.Class, priority.Rank = pace.Urgent, pace.Force
+	case p.mustForce(terms, now), p.hurries(terms, now):
 		priority.Class = pace.Urgent
 	case p.refused > 0:
 		priority.Rank = pace.Retry
@@ -151,24 +172,21 @@ func priorityOf(p podState, s step, terms evacuation.Terms, now time.Time) pace.
 	return priority
 }
 
-// mostPending returns below how many pending requests one for this step may join them. What was refused once leaves
-// half of the places to what has not been tried: at a busy gate it waits until other nodes are drained. A deletion is
-// the last resort of its pod, and waits for no other.
-func mostPending(s step, p pace.Priority) int {
+// hasRoom reports whether another request may join the pending ones of its lane. What was refused once leaves half of
+// the places to what has not been tried: at a busy gate it waits until other nodes are drained.
+func (s *slots) hasRoom(in lane, p pace.Priority) bool {
+	most := maxPending
 	switch {
-	case s.kind == stepDelete:
-		return math.MaxInt
+	case in == forcing:
+		return true
 	case p.Rank == pace.Retry:
-		return maxPending / 2
+		most /= 2
 	}
-	return maxPending
+	return s.pending[in] < most
 }
 
-// urgent reports whether a priority is that of a pod which must be forced.
-func urgent(p pace.Priority) bool { return p.Class == pace.Urgent }
-
-// idle reports whether no request waits at the gate, and none is in flight.
-func (s *slots) idle() bool { return s.pending[false]+s.pending[true] == 0 }
+// idle reports whether no request is pending.
+func (s *slots) idle() bool { return s.pending[calm]+s.pending[hurried]+s.pending[forcing] == 0 }
 
 const (
 	// A refused eviction is tried again after firstRetry, then after half as long again each time,
@@ -183,9 +201,9 @@ const (
 	// takes longer may be lost: one more is made beside it, which does no harm.
 	requestTimeout = 10 * time.Second
 	// answerTime is how long the answer to an eviction or a deletion is waited for. Most take
-	// milliseconds. After that the request has no slot at the gate and no place among the pending ones
-	// any more, and a pod that must be forced is deleted beside its eviction: a webhook that hangs
-	// gets no more of the time of others, nor of the margin.
+	// milliseconds. After that the request does not count as pending any more, and a pod that must be
+	// forced is deleted beside its eviction: a webhook that hangs gets no more of the time of others,
+	// nor of the margin. The gate has a rule of its own.
 	answerTime = 2 * time.Second
 	// removalTimeout bounds an eviction or a deletion. An admission webhook may take 30 s for it, and
 	// one that does is not to be cut off each time.
@@ -203,7 +221,8 @@ type call struct {
 	state    *podState
 	step     step
 	shortens bool // the pod is stopping already
-	urgent   bool
+	lane     lane
+	began    time.Time
 	counted  bool // as pending: it has no answer, and answerTime has not passed
 
 	err      error   // nil: it was accepted, or the pod needs nothing more
@@ -231,11 +250,12 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 		c.step.version = c.pod.ResourceVersion
 	}
 	c.shortens = p.stopping()
-	p.acceptedAt = time.Time{}
+	p.acceptedAt, c.began = time.Time{}, time.Now()
+	p.inFlight++
 	if c.step.kind == stepEvict {
-		p.evictingSince = time.Now()
+		p.evictingSince = c.began
 	} else {
-		p.deletingSince, p.shortened = time.Now(), c.shortens
+		p.deletingSince, p.shortened = c.began, c.shortens
 	}
 	if !p.requested {
 		p.requested = true
@@ -245,7 +265,7 @@ func (r *run) startRequest(ctx context.Context, c *call, release func(time.Durat
 	record, now := &r.result.Record, time.Now()
 	record.FirstAsked, record.LastAsked = cmp.Or(record.FirstAsked, now), now
 	c.counted = true
-	r.slots.pending[c.urgent]++
+	r.slots.pending[c.lane]++
 	r.inFlight++
 	go func() {
 		r.requests.make(ctx, c, release, func() { r.post(func() { r.uncount(c) }) })
@@ -266,10 +286,8 @@ type requests struct {
 func (r *requests) make(ctx context.Context, c *call, release func(busy time.Duration), slow func()) {
 	requestCtx, cancel := context.WithTimeout(ctx, removalTimeout)
 	defer cancel()
-	late := time.AfterFunc(answerTime, func() {
-		release(0)
-		slow()
-	})
+	late := time.AfterFunc(answerTime, slow)
+	defer late.Stop()
 	if c.step.kind == stepEvict {
 		c.err = r.evict(requestCtx, c.pod, c.step)
 	} else {
@@ -278,11 +296,7 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 	if apierrors.IsConflict(c.err) {
 		c.current = r.readPod(requestCtx, c.pod)
 	}
-	if busy := busyFor(c.err); late.Stop() {
-		release(busy)
-	} else {
-		r.drainer.Gate.Busy(busy)
-	}
+	release(busyFor(c.err))
 	c.noAnswer = c.err != nil && ctx.Err() != nil
 }
 
@@ -290,7 +304,7 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 func (r *run) uncount(c *call) {
 	if c.counted {
 		c.counted = false
-		r.slots.pending[c.urgent]--
+		r.slots.pending[c.lane]--
 	}
 }
 
@@ -336,9 +350,11 @@ func (r *run) apply(c *call, now time.Time) {
 	r.uncount(c)
 	r.inFlight--
 	p := c.state
-	if c.step.kind == stepEvict {
+	p.inFlight--
+	switch {
+	case c.step.kind == stepEvict:
 		p.evictingSince = time.Time{}
-	} else {
+	case p.deletingSince.Equal(c.began): // the latest one
 		p.deletingSince = time.Time{}
 	}
 	if c.noAnswer {
@@ -384,7 +400,7 @@ func (c *call) isBehind() bool {
 }
 
 // wentByItself reports whether the pod had gone before any request of ours could have taken it away.
-func (c *call) wentByItself() bool { return c.gone && !c.state.unanswered }
+func (c *call) wentByItself() bool { return c.gone && !c.state.unanswered && c.state.inFlight == 0 }
 
 // observe tells the observer of the answer to a request. What went by itself is not one of ours.
 func (d *Drainer) observe(c *call) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // A pod is forced at its last moment if its grace period fits into the notice, whoever looks at it when. Else its budget
@@ -56,7 +57,7 @@ func TestAPodThatLosesOfItsGraceGoesFirstAtTheGate(t *testing.T) {
 	terms := evacuation.Terms{Deadline: at(120), NoticedAt: now, BudgetShare: .5}
 	for refused, urgently := range map[int]bool{0: true, 1: false} {
 		p := podState{grace: 180 * time.Second, refused: refused}
-		if got := urgent(priorityOf(p, step{kind: stepEvict}, terms, at(3))); got != urgently {
+		if got := priorityOf(p, step{kind: stepEvict}, terms, at(3)).Class == pace.Urgent; got != urgently {
 			t.Errorf("refused %d times it is urgent: %t", refused, got)
 		}
 	}

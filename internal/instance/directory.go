@@ -57,6 +57,7 @@ type Directory struct {
 	client  API
 	limiter *pace.Limiter
 	answers *lru.Cache // of answer, by id
+	listed  *lru.Cache // the same, of instances that have a tag: nobody asked for them
 	// listing has room for one list of members: a crowd of them delays other look-ups by
 	// one call at most.
 	listing chan struct{}
@@ -86,7 +87,7 @@ func NewDirectory(client API) *Directory {
 	return &Directory{
 		client:  client,
 		limiter: pace.New(callsPerSecond, callBurst),
-		answers: lru.New(answersKept),
+		answers: lru.New(answersKept), listed: lru.New(answersKept),
 		listing: make(chan struct{}, 1), members: lru.New(membersKept),
 		lanes: [2]lane{ordinary: {asked: map[string]*batch{}}, urgent: {asked: map[string]*batch{}}},
 	}
@@ -127,8 +128,8 @@ func (d *Directory) Get(
 	if !notice.IsInstanceID(id) { // EC2 would answer i-* with every instance of the region
 		return inst, false, fmt.Errorf("look up instance %q: not an instance id", id)
 	}
-	if inst, found, asked := d.Known(id); !asked.IsZero() && time.Since(asked) < maxAge {
-		return inst, found, nil
+	if known, ok := d.answers.Get(id); ok && time.Since(known.(*answer).asked) < maxAge {
+		return known.(*answer).instance, known.(*answer).found, nil
 	}
 	lane := ordinary
 	if hurry {
@@ -144,14 +145,16 @@ func (d *Directory) Get(
 
 // Known returns the last answer about the instance, however old, without a call. found
 // is false if EC2 had no such instance. asked is when the question was sent, and zero if
-// there is no answer: the instance was never looked up, or the cache has dropped it.
+// there is no answer: the instance was never looked up, or the cache has dropped it. The
+// answers of Tagged count too.
 func (d *Directory) Known(id string) (inst Instance, found bool, asked time.Time) {
-	known, ok := d.answers.Get(id)
-	if !ok {
-		return Instance{}, false, time.Time{}
+	var last answer
+	for _, known := range []*lru.Cache{d.answers, d.listed} {
+		if a, ok := known.Get(id); ok && a.(*answer).asked.After(last.asked) {
+			last = *a.(*answer)
+		}
 	}
-	a := known.(*answer)
-	return a.instance, a.found, a.asked
+	return last.instance, last.found, last.asked
 }
 
 // Allowed makes a dry run of a look-up. Its error is that of a look-up, which wraps

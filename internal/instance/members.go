@@ -83,8 +83,7 @@ func (d *Directory) list(
 
 // Tagged returns the ids of the running instances that have the tag, whatever its value.
 // It asks EC2 at each call, in pages of 200 instances, so that a large account takes
-// time, not memory. No notice waits for this: it goes after all look-ups. The answers are
-// remembered as those of look-ups are.
+// time, not memory. No notice waits for this: it goes after all look-ups. Known knows the answers.
 func (d *Directory) Tagged(ctx context.Context, tag string) (ids []string, err error) {
 	in := &ec2.DescribeInstancesInput{
 		Filters: []types.Filter{
@@ -95,7 +94,7 @@ func (d *Directory) Tagged(ctx context.Context, tag string) (ids []string, err e
 	}
 	last := pace.Priority{Class: pace.Aside}
 	err = d.list(ctx, in, last, func(inst Instance, asked time.Time) {
-		d.answers.Add(inst.ID, &answer{instance: inst, found: true, asked: asked})
+		d.listed.Add(inst.ID, &answer{instance: inst, found: true, asked: asked})
 		ids = append(ids, inst.ID)
 	})
 	if err != nil {

@@ -264,17 +264,16 @@ func (t Terms) join(more Terms) Terms {
 }
 
 // Terms are those of all notices of the episode. What has no deadline forces nothing by itself, so it takes
-// neither patience nor a budget's share from what has one.
+// neither patience nor a budget's share from what has one. Nor does what only cordons.
 func (i Intent) Terms() Terms {
 	all := joined(i.Entries)
-	undated := func(e Entry) bool { return e.Deadline.IsZero() }
-	dated := slices.DeleteFunc(slices.Clone(i.Entries), undated)
-	if len(dated) > 0 {
-		all.Patient = joined(dated).Patient
+	draining := slices.DeleteFunc(slices.Clone(i.Entries), func(e Entry) bool { return e.CordonOnly })
+	if len(draining) == 0 {
+		draining = slices.Clone(i.Entries)
 	}
-	cordonsOnly := func(e Entry) bool { return e.CordonOnly }
-	if draining := slices.DeleteFunc(dated, cordonsOnly); len(draining) > 0 {
-		all.BudgetPercent = joined(draining).BudgetPercent
+	all.Patient = joined(draining).Patient
+	if dated := slices.DeleteFunc(draining, func(e Entry) bool { return e.Deadline.IsZero() }); len(dated) > 0 {
+		all.Patient, all.BudgetPercent = joined(dated).Patient, joined(dated).BudgetPercent
 	}
 	return all
 }

@@ -60,6 +60,19 @@ func TestTermsOfSeveralNoticesAreTheStrongest(t *testing.T) {
 	}
 }
 
+func TestWhatOnlyCordonsTakesNoPatienceFromWhatDrains(t *testing.T) {
+	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	change := Entry{Kind: notice.ScheduledChange, Change: "c", Time: now, Deadline: now.Add(144 * time.Hour), Terms: Terms{Rule: "changes", CordonOnly: true}}
+	for name, deadline := range map[string]time.Time{"with a deadline": now.Add(time.Hour), "without": {}} {
+		termination := Entry{Kind: notice.ASGTerminate, IDs: []string{"t"}, Time: now, Deadline: deadline, Terms: Terms{Rule: "terminations", Patient: true}}
+		for _, i := range []Intent{{Entries: []Entry{change, termination}}, {Entries: []Entry{termination, change}}} {
+			if terms := i.Terms(); !terms.Patient || terms.CordonOnly {
+				t.Errorf("%s: %+v, want the patience of the termination", name, terms)
+			}
+		}
+	}
+}
+
 func TestTermsOfAnIntent(t *testing.T) {
 	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	later := Terms{Rule: "reboots", NotBefore: now.Add(time.Hour), GraceSeconds: 60}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -51,7 +52,7 @@ func (d evacuateStage) run(ctx context.Context) error {
 	return d.conclude(targets, took, err)
 }
 
-// acquireWorker waits for a worker, if their number is bounded and the drain is not urgent.
+// acquireWorker waits for a worker, if their number is bounded and the drain can wait.
 // free gives the worker back. A drain that takes longer than the grace period of a node loses
 // its worker before its end. It mostly waits for PodDisruptionBudgets then, and a budget that
 // never allows a disruption must not stop all other drains.
@@ -63,7 +64,7 @@ func (d evacuateStage) acquireWorker(ctx context.Context) (free func(), err erro
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
 	for {
 		carried, changed := d.current()
-		if carried.Urgent() {
+		if !decision.CanWait(carried, time.Now(), d.r.Policy) {
 			return func() {}, nil
 		}
 		var hurry <-chan time.Time // a near deadline matters more than the bound

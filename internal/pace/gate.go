@@ -28,6 +28,15 @@ const (
 	eventGap = 500 * time.Millisecond
 )
 
+// A call that may hang, and has no answer for lendAfter, lends its place to another, if no more calls than the bound
+// have done so, and after lendAnyway in any case. An admission webhook may hang for half a minute, and the calls that
+// it does not concern must not wait for it; but a server that takes seconds for each answer must not get calls without
+// end.
+const (
+	lendAfter  = 2 * time.Second
+	lendAnyway = 10 * time.Second
+)
+
 // A Gate bounds how many calls are in flight at once. The most urgent caller that
 // waits enters first. The bound follows the server: an answer that the server is too
 // busy halves it, and calls that succeed widen it again, by one after about as many
@@ -42,13 +51,16 @@ const (
 // bound of one, a call that nobody waits for could keep a cordon out until its timeout.
 // There are four classes, so at most three calls are beyond the bound.
 //
-// It runs no goroutine. A nil Gate has no bound. Its methods may be called concurrently.
+// A call that may hang lends its place to another, see lendAfter.
+//
+// A nil Gate has no bound. Its methods may be called concurrently.
 type Gate struct {
 	first, most float64 // bounds: that at the beginning, and the widest
 
 	line
 	bound   float64          // how many calls the server takes at present
-	inside  int              // calls in flight
+	inside  int              // calls in flight, without those that have lent their place
+	lent    int              // calls that have
 	classes map[int]int      // how many of them, by class
 	low     int              // how many of them have low priority
 	usual   time.Duration    // what the last answers to other calls took, on average
@@ -106,16 +118,6 @@ func (g *Gate) EnterAsync(p Priority, entered func(leave func(busy time.Duration
 	}
 }
 
-// Lend returns leave for a call that may hang: after d without an answer its place is another's.
-func Lend(leave func(busy time.Duration), d time.Duration) (answered func(busy time.Duration)) {
-	late := time.AfterFunc(d, func() { leave(0) })
-	return func(busy time.Duration) {
-		if late.Stop() {
-			leave(busy)
-		}
-	}
-}
-
 // waiterOf returns a waiter for a call of a priority.
 func (g *Gate) waiterOf(p Priority) *waiter {
 	tryAcquire := func(now time.Time) time.Duration { return g.tryEnter(p, now) }
@@ -152,10 +154,75 @@ func (g *Gate) nextLow(lane int) time.Time {
 	return g.entered[lane].Add(gap)
 }
 
+// A call is in flight.
+type call struct {
+	gate     *Gate
+	priority Priority
+	entered  time.Time
+	late     *time.Timer // nil: it lends its place to nobody
+
+	lent, over bool // the gate's mu guards them
+}
+
 // leaving is what a call that enters now is to call at its end.
 func (g *Gate) leaving(p Priority) (leave func(busy time.Duration)) {
-	entered := time.Now()
-	return func(busy time.Duration) { g.leave(busy, time.Since(entered), p) }
+	c := &call{gate: g, priority: p, entered: time.Now()}
+	if p.Lends {
+		c.late = time.AfterFunc(lendAfter, c.lend)
+	}
+	return c.leave
+}
+
+// lend lends the call's place to another.
+func (c *call) lend() {
+	g := c.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case c.over:
+		return
+	case g.lent >= int(g.bound) && time.Since(c.entered) < lendAnyway:
+		time.AfterFunc(lendAnyway-lendAfter, c.lend)
+		return
+	}
+	c.lent = true
+	g.lent++
+	g.exit(c.priority)
+	g.slow = time.Now()
+	if g.bound > g.first {
+		g.bound = max(g.first, g.bound-1)
+	}
+	g.serve()
+}
+
+func (c *call) leave(busy time.Duration) {
+	if c.late != nil {
+		c.late.Stop()
+	}
+	g := c.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.over = true
+	if c.lent {
+		g.lent--
+		if busy > 0 {
+			g.slowDown(busy)
+		}
+	} else {
+		g.answered(busy, time.Since(c.entered), c.priority)
+	}
+	g.serve()
+}
+
+// exit gives the place of a call free. The caller holds mu.
+func (g *Gate) exit(p Priority) {
+	g.inside--
+	if g.classes[p.Class]--; g.classes[p.Class] == 0 {
+		delete(g.classes, p.Class)
+	}
+	if p.isLow() {
+		g.low--
+	}
 }
 
 // above reports whether a class is higher than the classes of all calls inside.
@@ -168,16 +235,10 @@ func (g *Gate) above(class int) bool {
 	return true
 }
 
-func (g *Gate) leave(busy, took time.Duration, p Priority) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inside--
-	if g.classes[p.Class]--; g.classes[p.Class] == 0 {
-		delete(g.classes, p.Class)
-	}
-	if p.isLow() {
-		g.low--
-	} else {
+// answered takes in the end of a call. The caller holds mu.
+func (g *Gate) answered(busy, took time.Duration, p Priority) {
+	g.exit(p)
+	if !p.isLow() {
 		g.usual += (took - g.usual) / 8 // one slow answer of many tells nothing
 		if g.usual > fastAnswer {
 			g.slow = time.Now()
@@ -189,7 +250,6 @@ func (g *Gate) leave(busy, took time.Duration, p Priority) {
 	case !p.isLow(): // an Event may be refused alone, which tells nothing of the server
 		g.succeeded(took)
 	}
-	g.serve()
 }
 
 // succeeded has the bound follow a call that the server was not too busy for. The caller holds mu.

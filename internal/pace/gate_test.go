@@ -307,3 +307,84 @@ func TestAGateIsNarrowAgainWhenAnswersBecomeSlow(t *testing.T) {
 		}
 	})
 }
+
+// hang has calls enter that have no answer for a time, and returns after how many seconds each has entered, and how many
+// were in flight at once.
+func hang(t *testing.T, g *Gate, calls int, p Priority, answer time.Duration, busy time.Duration) (entered []int, most int) {
+	t.Helper()
+	begin, inFlight := time.Now(), 0
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range calls {
+		all.Go(func() {
+			leave, err := g.Enter(t.Context(), p)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			entered = append(entered, int(time.Since(begin)/time.Second))
+			inFlight++
+			most = max(most, inFlight)
+			mu.Unlock()
+			time.Sleep(answer)
+			mu.Lock()
+			inFlight--
+			mu.Unlock()
+			leave(busy)
+		})
+	}
+	all.Wait()
+	slices.Sort(entered)
+	return entered, most
+}
+
+func TestACallThatHangsLendsItsPlace(t *testing.T) {
+	for name, test := range map[string]struct {
+		priority Priority
+		answer   time.Duration
+		want     []int
+	}{
+		"after two seconds, at most as many as the bound, and the others after ten": {
+			Priority{Lends: true}, 35 * time.Second, []int{0, 0, 2, 2, 12, 12},
+		},
+		"a slow server has at most twice the bound": {Priority{Lends: true}, 5 * time.Second, []int{0, 0, 2, 2, 7, 7}},
+		"none that does not lend":                   {Priority{}, 35 * time.Second, []int{0, 0, 35, 35, 70, 70}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := NewGate(2, 2)
+				entered, _ := hang(t, g, len(test.want), test.priority, test.answer, 0)
+				if !slices.Equal(entered, test.want) {
+					t.Errorf("entered after %v s, want %v", entered, test.want)
+				}
+				if g.inside != 0 || g.lent != 0 || len(g.classes) != 0 {
+					t.Errorf("%d are inside, %d have lent, classes %v", g.inside, g.lent, g.classes)
+				}
+			})
+		})
+	}
+}
+
+func TestASlowServerGetsNoMoreThanTwiceTheBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if _, most := hang(t, NewGate(8, 64), 200, Priority{Lends: true}, 7*time.Second, 0); most > 16 {
+			t.Errorf("%d in flight at once, want 16 at most", most)
+		}
+	})
+}
+
+func TestAPlaceThatIsLentSaysNothingGoodOfTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(8, 64)
+		g.Busy(time.Second)
+		hang(t, g, 8, Priority{Lends: true}, 3*time.Second, 0)
+		if n := g.Bound(); n > 4 {
+			t.Errorf("the bound is %d after calls that hang, want 4 as before", n)
+		}
+		hang(t, g, 4, Priority{Lends: true}, 3*time.Second, time.Second)
+		if n := g.Bound(); n > 2 {
+			t.Errorf("the bound is %d though the answers that came late said that the server is busy", n)
+		}
+	})
+}

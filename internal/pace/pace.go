@@ -21,10 +21,11 @@ const (
 // Ranks for callers with the same class and deadline. Work that has begun goes before
 // work that has not, so that a crowd is finished one after the other.
 const (
-	Advance  = iota // goes on with work that has begun
-	Begin           // begins work
-	Retry           // was refused before, and may be refused again
-	Conclude        // only records that all is done
+	Force    = iota - 1 // is the last that can be done
+	Advance             // goes on with work that has begun
+	Begin               // begins work
+	Retry               // was refused before, and may be refused again
+	Conclude            // only records that all is done
 )
 
 // Priority says who goes first where several wait. The zero value has class Normal and
@@ -37,6 +38,8 @@ type Priority struct {
 	Deadline time.Time
 	// Rank decides where the deadlines are equal: the lower one goes first.
 	Rank int
+	// Lends: the call may hang, and lends its place in a [Gate] to another then.
+	Lends bool
 }
 
 // lane is where the call waits. Those of low priority keep out no others: there may be slots for these. Marks keep out

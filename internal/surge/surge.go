@@ -33,8 +33,6 @@ const Annotation = "node-termination-handler/surged-for"
 const (
 	// tryingTime bounds the tries of one Surge. What has not worked by then needs a person.
 	tryingTime = time.Minute
-	// answerTime is how long a try may keep its place at the gate: an admission webhook may hang.
-	answerTime = 2 * time.Second
 	// requestTimeout bounds one request, so that an API server that hangs costs one try.
 	requestTimeout = 10 * time.Second
 )
@@ -67,7 +65,7 @@ func (r Refusal) Error() string { return string(r) }
 // Any other error is the API server's. What may work later is tried again for a minute, or until ctx ends.
 func (d Deployments) Surge(ctx context.Context, pod *corev1.Pod) error {
 	deadline, _ := ctx.Deadline() // of the drain
-	priority := pace.Priority{Deadline: deadline, Rank: pace.Advance}
+	priority := pace.Priority{Deadline: deadline, Rank: pace.Advance, Lends: true}
 	ctx, cancel := context.WithTimeout(ctx, tryingTime)
 	defer cancel()
 	for tries := 1; ; tries++ {
@@ -75,7 +73,6 @@ func (d Deployments) Surge(ctx context.Context, pod *corev1.Pod) error {
 		if err != nil {
 			return err
 		}
-		leave = pace.Lend(leave, answerTime)
 		err = d.try(ctx, pod)
 		leave(0)
 		if err == nil || isFinal(err) || retry.Sleep(ctx, pauses.Pause(tries)) != nil {
