@@ -103,6 +103,10 @@ func TestNextStep(t *testing.T) {
 			pod: podState{grace: 30 * s, ownGrace: true, lateUnheard: 3}, terms: evacuation.Terms{Deadline: at(34)},
 			want: step{kind: stepDelete, grace: 30 * s},
 		},
+		"which is at once": {
+			pod: podState{grace: 30 * s, ownGrace: true, lateUnheard: 3, retryAt: at(1)}, terms: evacuation.Terms{Deadline: at(34)},
+			want: step{kind: stepDelete, grace: 30 * s},
+		},
 		"a deletion that failed is tried again, not at once": {
 			pod: podState{grace: 30 * s, refused: 1, failed: 1, retryAt: at(1)}, terms: evacuation.Terms{Deadline: at(20)},
 			want: step{until: at(1)},

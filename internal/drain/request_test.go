@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -297,6 +298,49 @@ func TestANodeFullOfPodsIsEmptyInTimeThoughEachRequestHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestADeletionThatFailsLeavesTheOneBesideItItsTime(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("a")
+		var begun []int // after how many seconds
+		s.drainer.Client = kubetest.Evictable{Interface: s.kube, Evict: s.evict, Admit: func(ctx context.Context, _ string) error {
+			begun = append(begun, int(time.Since(s.begin)/time.Second))
+			select {
+			case <-time.After(15 * time.Second):
+			case <-ctx.Done():
+			}
+			return errors.New("failed calling webhook")
+		}}
+		if _, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(22 * time.Second), IgnoreBudgets: true}, nil); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]int{0, 10, 20}, begun); diff != "" {
+			t.Errorf("deletions begun (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What is cut off may be done all the same, and its budget is spent then.
+func TestTheLeaderDoesNotLeaveItsNodeWithARequestInFlight(t *testing.T) {
+	play(t, func(s *stage) {
+		s.drainer.Self = types.NamespacedName{Namespace: "ns", Name: "self"}
+		s.pod("self")
+		go func() {
+			s.passes(17 * time.Second)
+			s.pod("late") // it would give way three seconds later
+		}()
+		s.hangs = func(string) time.Duration { return 6 * time.Second }
+		s.pod("stays", func(p *corev1.Pod) { // that it does not end sooner
+			runsOn(p)
+			p.DeletionTimestamp = new(metav1.NewTime(s.begin.Add(30 * time.Second)))
+		})
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil)
+		if err != nil || !result.Self {
+			t.Errorf("Drain = %+v, %v, want it to give way", result, err)
+		}
+		s.want(0, "23s evicted late with 30s")
+	})
 }
 
 func denial(code int32, reason metav1.StatusReason) *metav1.Status {

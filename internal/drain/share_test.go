@@ -52,6 +52,15 @@ func TestWhenAPodIsForced(t *testing.T) {
 	}
 }
 
+func TestADeletionGoesBeforeEvictionsAtTheGate(t *testing.T) {
+	terms := evacuation.Terms{Deadline: at(30), NoticedAt: now}
+	p := podState{grace: 30 * time.Second}
+	deletion, eviction := priorityOf(p, step{kind: stepDelete}, terms, now), priorityOf(p, step{kind: stepEvict}, terms, now)
+	if deletion.Class != eviction.Class || deletion.Rank >= eviction.Rank {
+		t.Errorf("a deletion has %+v, an eviction %+v", deletion, eviction)
+	}
+}
+
 // Nobody has refused it, and each second that it waits at the gate is one of its grace period.
 func TestAPodThatLosesOfItsGraceGoesFirstAtTheGate(t *testing.T) {
 	terms := evacuation.Terms{Deadline: at(120), NoticedAt: now, BudgetShare: .5}
