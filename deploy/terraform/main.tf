@@ -445,7 +445,7 @@ resource "aws_iam_role_policy" "role" {
 
     precondition {
       condition     = !var.replacement_first || !contains(var.groups, "*")
-      error_message = "groups must name the groups if replacement_first is true, because the role may then launch and terminate their instances."
+      error_message = "groups must name the groups if replacement_first is true, because the role may then mark their instances as unhealthy, and the group replaces them."
     }
 
     precondition {

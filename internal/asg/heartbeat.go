@@ -39,26 +39,30 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 		ctx, cancel = context.WithDeadline(ctx, hook.Started.Add(h.HeartbeatUntil))
 		defer cancel()
 	}
-	interval := h.interval(ctx, hook)
+	interval, timeout := h.interval(ctx, hook)
 	log := h.log(hook)
 	log.V(1).Info("keeping the lifecycle hook open", "interval", interval)
-	first := interval - time.Since(hook.Started)
+	first, since := interval-time.Since(hook.Started), hook.Started
 	if first > interval {
 		first = 0
+	}
+	if first <= 0 { // somebody may have held it open until now
+		since = time.Now()
 	}
 	beats := h.bounded(&h.beats)
 	cut := retry.Renew(ctx, first, interval, func(ctx context.Context) error {
 		err := h.heartbeat(ctx, hook, interval)
 		switch {
 		case err == nil:
+			since = time.Now()
 			beats.Remove(hook.Action())
 		case ctx.Err() != nil:
 		case errors.Is(err, retry.ErrNothingToRenew):
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
-			beats.Add(hook.Action(), ErrGone)
+			beats.Add(hook.Action(), beatFailure{err: ErrGone, since: time.Now()})
 		default:
 			log.V(1).Info("heartbeat failed, trying again", "error", err)
-			beats.Add(hook.Action(), err)
+			beats.Add(hook.Action(), beatFailure{err, since, timeout})
 		}
 		return err
 	})
@@ -67,31 +71,44 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	}
 }
 
-// HeartbeatFailure is why a hook that is being held open may end by itself: its last heartbeat has failed, or has found
-// it ended. nil: it has not, or the hook is not held open.
-func (h *Hooks) HeartbeatFailure(hook intent.Hook) error {
-	if err, failed := h.bounded(&h.beats).Get(hook.Action()); failed {
-		return err.(error)
-	}
-	return nil
+// A beatFailure is why the last heartbeat of a hook has failed.
+type beatFailure struct {
+	err     error
+	since   time.Time     // when one was accepted last; with ErrGone, when the hook was found ended
+	timeout time.Duration // of the hook; 0: not known
 }
 
-// interval returns the time between two heartbeats of the hook.
-func (h *Hooks) interval(ctx context.Context, hook intent.Hook) time.Duration {
+// HeartbeatFailure is why a hook that is being held open may end by itself: its last heartbeat has failed, or has found
+// it ended. nil: it has not, or the hook is not held open. ends is when that is, once no heartbeat has been accepted
+// for half of the hook's timeout: one that fails is soon sent again. Zero: it is not known.
+func (h *Hooks) HeartbeatFailure(hook intent.Hook) (ends time.Time, err error) {
+	last, failed := h.bounded(&h.beats).Get(hook.Action())
+	if !failed {
+		return time.Time{}, nil
+	}
+	f := last.(beatFailure)
+	if errors.Is(f.err, ErrGone) || f.timeout > 0 && time.Since(f.since) >= f.timeout/2 {
+		ends = f.since.Add(f.timeout)
+	}
+	return ends, f.err
+}
+
+// interval returns the time between two heartbeats of the hook, and the hook's timeout; 0: it is not known.
+func (h *Hooks) interval(ctx context.Context, hook intent.Hook) (interval, timeout time.Duration) {
 	// The limits only improve the interval: the heartbeats must not wait for them for long.
 	ctx, cancel := context.WithTimeout(ctx, h.HeartbeatInterval/2)
 	defer cancel()
 	for try := 1; ; try++ {
 		limits, err := h.Limits(ctx, hook)
 		if err == nil {
-			return min(h.HeartbeatInterval, limits.Timeout/3)
+			return min(h.HeartbeatInterval, limits.Timeout/3), limits.Timeout
 		}
 		// If there is no hook, Auto Scaling will say so to the heartbeat.
 		if lacksPermission(err) || isInvalid(err) || errors.Is(err, ErrNoHook) {
-			return h.HeartbeatInterval
+			return h.HeartbeatInterval, 0
 		}
 		if retry.Sleep(ctx, failures.Pause(try)) != nil {
-			return h.HeartbeatInterval
+			return h.HeartbeatInterval, 0
 		}
 	}
 }

@@ -96,7 +96,7 @@ type Hooks struct {
 	mu        sync.Mutex
 	known     *lru.Cache // of knowledge, by hookName; the zero key counts for all hooks
 	denied    *lru.Cache // permissions that were denied and have not been granted since
-	beats     *lru.Cache // why the last heartbeat has failed, by the action
+	beats     *lru.Cache // of beatFailure, by the action
 	completed *lru.Cache // completed actions with a token, without their times; whether they were gone already
 	groups    *lru.Cache // of describedGroup, by name
 }

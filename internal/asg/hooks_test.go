@@ -157,6 +157,36 @@ func TestHeartbeatsDoNotWaitForLongForTheLimits(t *testing.T) {
 	}
 }
 
+func TestAHookWhoseHeartbeatsFailForHalfOfItsTimeoutIsSaidToEnd(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ago, fails time.Duration // how long ago the hook began, and after what time heartbeats fail
+		want       map[time.Duration]time.Duration
+	}{
+		"one was accepted":                {0, 50 * time.Second, map[time.Duration]time.Duration{25 * time.Second: 0, 80 * time.Second: 0, 95 * time.Second: 150 * time.Second}},
+		"another leader may have held it": {10 * time.Minute, 0, map[time.Duration]time.Duration{45 * time.Second: 0, 100 * time.Second: 120 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+				hook := as.begin(t, "workers", "drain")
+				start := time.Now()
+				time.AfterFunc(tt.fails-time.Millisecond, func() { as.fail(t, heartbeat, "InternalFailure", 500, -1) })
+				for at, want := range tt.want {
+					time.AfterFunc(at, func() {
+						ends, _ := h.HeartbeatFailure(hook)
+						if got := ends.Sub(start); want != got && (want > 0 || !ends.IsZero()) {
+							t.Errorf("after %s the hook is said to end at %s, want %s", at, got, want)
+						}
+					})
+				}
+				synctest.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), 110*time.Second)
+				defer cancel()
+				h.Hold(ctx, started(hook, start.Add(-tt.ago)))
+			})
+		})
+	}
+}
+
 func TestAHangingHeartbeatLeavesTimeForAnother(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.putHook(t, "workers", "short", 15*time.Second)
@@ -433,17 +463,17 @@ func TestWhyAHookMayEndByItselfIsKnown(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { h.Hold(ctx, hook) })
 		time.Sleep(time.Minute)
-		if err := h.HeartbeatFailure(hook); err != nil {
+		if _, err := h.HeartbeatFailure(hook); err != nil {
 			t.Errorf("while heartbeats are accepted: %v", err)
 		}
 		as.fail(t, heartbeat, "AccessDenied", 403, 0)
 		time.Sleep(time.Minute)
-		if err := h.HeartbeatFailure(hook); !lacksPermission(err) {
+		if _, err := h.HeartbeatFailure(hook); !lacksPermission(err) {
 			t.Errorf("while they are denied: %v, want the missing permission", err)
 		}
 		cancel()
 		wg.Wait()
-		if err := h.HeartbeatFailure(hook); err != nil {
+		if _, err := h.HeartbeatFailure(hook); err != nil {
 			t.Errorf("when nobody holds it: %v", err)
 		}
 	})

@@ -209,7 +209,10 @@ func (w *world) hasTime(e intent.Entry, now time.Time) bool {
 		return !e.NotBefore.After(now)
 	}
 	due := time.Time{}
-	if r.before >= 0 && e.Kind == notice.ScheduledChange && !e.Deadline.IsZero() { // nothing else has a start
+	switch changes := e.Kind == notice.ScheduledChange; {
+	case changes && e.Deadline.IsZero(): // it has started
+		return true
+	case changes && r.before >= 0: // nothing else has a start
 		due = e.Deadline.Add(-r.before)
 	}
 	if r.open == 0 || !due.IsZero() && !due.After(now) {
@@ -237,7 +240,8 @@ func (w *world) roomsOf(r *nodeRecord, i intent.Intent, now time.Time) (rooms []
 			continue
 		}
 		rule := w.ruleOf(e)
-		waited := rule != nil && rule.wait > 0 && i.HeldBack && !now.Before(later(i.CordonedAt, e.NotBefore).Add(rule.wait))
+		since := later(later(i.CordonedAt, e.NotBefore), i.Replacement.Until)
+		waited := rule != nil && rule.wait > 0 && i.HeldBack && !now.Before(since.Add(rule.wait))
 		if rule == nil || rule.limit == "" || waited {
 			return rooms
 		}

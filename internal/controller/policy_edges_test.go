@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -428,6 +430,81 @@ func TestAHookIsHeldWhileItsNodeWaits(t *testing.T) {
 				}
 			}, limited)
 		})
+	}
+}
+
+// A drain that is held back begins in time for a hook that no heartbeat holds.
+func TestADrainDoesNotWaitForAHookThatNothingHolds(t *testing.T) {
+	t.Parallel()
+	limited := decision.NodeRule{
+		Name: "limited", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1, Limit: decision.Limit{Nodes: "1"},
+	}
+	later := limited
+	later.Name = "later"
+	later.Limit, later.Within = decision.Limit{}, &decision.Window{
+		Name: "evenings", From: 20 * 60, To: 22 * 60, Zone: time.UTC, Days: [7]bool{true, true, true, true, true, true, true},
+	}
+	deny := func(s *story) {
+		s.must(s.aws.SetFault(awssim.Fault{ID: "hb", Service: "autoscaling", Action: "RecordLifecycleActionHeartbeat", Status: 403, Code: "AccessDenied"}))
+	}
+	for name, tt := range map[string]struct {
+		before, after5m func(*story)
+		waits, begins   time.Duration // since the hook began; 0: it is held open
+	}{
+		"heartbeats are refused":        {deny, func(*story) {}, 7*time.Minute + 50*time.Second, 8*time.Minute + 15*time.Second},
+		"heartbeats are refused by now": {func(*story) {}, deny, 12*time.Minute + 50*time.Second, 13*time.Minute + 15*time.Second},
+		"they are refused for four minutes": {func(*story) {}, func(s *story) {
+			deny(s)
+			time.AfterFunc(4*time.Minute, func() { s.must(s.aws.SetFault(awssim.Fault{ID: "hb", Service: "none"})) })
+		}, time.Hour, 0},
+		"they are refused for a minute, and the leader changes": {func(*story) {}, func(s *story) {
+			deny(s)
+			s.kill()
+			s.lead()
+			time.AfterFunc(time.Minute, func() { s.must(s.aws.SetFault(awssim.Fault{ID: "hb", Service: "none"})) })
+		}, time.Hour, 0},
+		"somebody has completed it": {func(*story) {}, func(s *story) {
+			_, err := autoscaling.NewFromConfig(s.aws.Config()).CompleteLifecycleAction(s.Context(), &autoscaling.CompleteLifecycleActionInput{
+				AutoScalingGroupName: aws.String("workers"), LifecycleHookName: aws.String("drain"), InstanceId: aws.String(theID),
+				LifecycleActionResult: aws.String("CONTINUE"),
+			})
+			s.must(err)
+		}, 5 * time.Minute, 6 * time.Minute},
+	} {
+		run := func(s *story, _ *policyOf, _ *steps) {
+			other := aNode("other", "i-0fedcba9876543210")
+			other.Status.Conditions[0].Status = corev1.ConditionUnknown
+			_, err := s.kube.CoreV1().Nodes().Create(s.Context(), other, metav1.CreateOptions{})
+			s.must(err)
+			s.interval = 30 * time.Second
+			tt.before(s)
+			s.lead()
+			s.terminate(10 * time.Minute)
+			s.after(5*time.Minute + time.Second)
+			tt.after5m(s)
+			s.after(tt.waits - 5*time.Minute)
+			if i := s.intent(); !i.HeldBack {
+				s.Fatalf("after %s it is not held back: %+v", tt.waits, i)
+			}
+			if tt.begins == 0 {
+				return
+			}
+			s.after(tt.begins - tt.waits)
+			if i := s.intent(); i.HeldBack || time.Until(i.Deadline()) < time.Hour { // nothing is forced
+				s.Errorf("after %s it is held back, or bound by the end of the hook: %+v", tt.begins, i)
+			}
+			s.after(10 * time.Minute)
+			s.wantHook(awssim.Completed)
+			if len(s.drain.all()) != 1 {
+				s.Errorf("drains %+v", s.drain.all())
+			}
+		}
+		for _, rule := range []decision.NodeRule{limited, later} {
+			t.Run(name+", "+rule.Name, func(t *testing.T) {
+				t.Parallel()
+				tellWithRules(t, run, rule)
+			})
+		}
 	}
 }
 

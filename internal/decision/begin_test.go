@@ -227,6 +227,26 @@ func TestAnImpairedInstanceWaitsForNoRule(t *testing.T) {
 	}
 }
 
+// Nobody knows how much time is left of a change that has started, nor of a termination that only hooks of others hold.
+func TestNoWindowIsAwaitedWithoutADeadline(t *testing.T) {
+	noon := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	night := &Window{Name: "nights", From: 22 * 60, To: 5 * 60, Zone: time.UTC, Days: [7]bool{true, true, true, true, true, true, true}}
+	for kind, want := range map[notice.Kind]time.Duration{
+		notice.ScheduledChange: 0, notice.ASGTerminate: 0, notice.RebalanceRecommendation: 10 * time.Hour,
+	} {
+		p := Policy{
+			NodeGracePeriod: 2 * time.Minute,
+			Rules:           Rules{Nodes: []NodeRule{{Name: "nights", Do: Draining, Before: -1, Within: night}}},
+		}
+		n := notice.Notice{Kind: kind, ID: "x", Time: noon, Instances: []string{"i-0"}, Deadline: noon.Add(-time.Minute)}
+		d := Decide(n, Facts{Ownership: Ours, State: Running, Now: noon}, p)
+		opens, _ := p.Opens(intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{{Kind: kind, Time: noon, Terms: d.Terms}}}, noon)
+		if begins := max(0, opens.Sub(noon)); begins != want {
+			t.Errorf("%s: the drain begins after %s, want %s", kind, begins, want)
+		}
+	}
+}
+
 // Its hook is completed, and that is all: a rule that ignores it by now lets no pods leave.
 func TestATerminationThatIsIgnoredByNowIsNotDrained(t *testing.T) {
 	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)

@@ -164,7 +164,8 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 // a termination is only a guess, half of the time until then is left to become known, as in CanWait.
 func (p Policy) latestBegin(e intent.Entry, assumed bool, now time.Time) time.Time {
 	switch {
-	case e.Kind == notice.InstanceImpaired: // it may go at any moment
+	case e.Kind == notice.InstanceImpaired, // it may go at any moment
+		e.Deadline.IsZero() && (e.Kind == notice.ScheduledChange || e.Kind == notice.ASGTerminate):
 		return now
 	case e.Deadline.IsZero():
 		return time.Time{}

@@ -44,8 +44,9 @@ func (d beginStage) run(ctx context.Context) error {
 			return nil
 		}
 		now := time.Now().UTC()
-		t := d.place.Ask(carried, now, !reflect.DeepEqual(asked, carried))
-		asked = carried
+		pressing := d.pressing(carried)
+		t := d.place.Ask(pressing, now, !reflect.DeepEqual(asked, pressing))
+		asked = pressing
 		if t.Begins && d.r.RulesChanged() != newRules {
 			continue // it may be the old rules that let it begin
 		}
@@ -60,6 +61,9 @@ func (d beginStage) run(ctx context.Context) error {
 		}
 		d.tellHeldBack(t, told, carried.Terms().Rule)
 		told = t.Why
+		if len(carried.Hooks) > 0 { // nobody tells when their heartbeats fail
+			t.Again = intent.Earlier(t.Again, now.Add(againAfter))
+		}
 		waiting, done := context.WithDeadline(ctx, t.Again)
 		_ = awaitAny(waiting, changed, newRules, relabelled, gone)
 		done()
@@ -67,6 +71,17 @@ func (d beginStage) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// pressing is the intent of a drain that is held back, with the ends of hooks that heartbeats do not hold. The drain
+// has to begin in time for them, and nothing is forced because of them: the node carries its deadlines as they are.
+func (d beginStage) pressing(carried intent.Intent) intent.Intent {
+	for _, h := range carried.Hooks {
+		if ends, _ := d.r.Hooks.HeartbeatFailure(h); !ends.IsZero() {
+			carried = carried.WithDeadline(h, ends)
+		}
+	}
+	return carried
 }
 
 // watchLabels tells when, by the labels of the node, it is to be decided again about its notices, until stop is called.
@@ -117,7 +132,7 @@ func (d beginStage) unlessReplaced(
 func (d beginStage) untilItMustBegin(ctx context.Context, do func(context.Context) error) error {
 	doing, stop := d.whileNot(ctx, nil, d.unrecorded.Load)
 	defer stop()
-	carried, policy := d.carried(), d.r.CurrentPolicy()
+	carried, policy := d.pressing(d.carried()), d.r.CurrentPolicy()
 	if last := carried.Deadline().Add(-policy.NodeGracePeriod); !decision.CanWait(carried, last, policy) {
 		var cancel context.CancelFunc
 		doing, cancel = context.WithTimeout(doing, max(firstTries, time.Until(last)))
@@ -168,8 +183,7 @@ func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 			return nil
 		}
 		err := d.rewriteOnce(try, released)
-		carried := d.carried()
-		deadline := carried.Deadline()
+		deadline := d.pressing(d.carried()).Deadline()
 		if err == nil || deadline.IsZero() || time.Since(now) < firstTries || time.Since(now) < time.Until(deadline) {
 			return err
 		}
@@ -177,7 +191,7 @@ func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 			return err
 		}
 		defer d.unlock()
-		carried = d.carried() // a notice may have been recorded meanwhile
+		carried := d.carried() // a notice may have been recorded meanwhile
 		if !carried.HeldBack || d.unrecorded.Load() {
 			return nil
 		}

@@ -242,4 +242,4 @@ func (NoHooks) Complete(context.Context, intent.Hook) error { return errNotOurs 
 func (NoHooks) Failure(intent.Hook) error { return nil }
 
 // HeartbeatFailure is nil as well.
-func (NoHooks) HeartbeatFailure(intent.Hook) error { return nil }
+func (NoHooks) HeartbeatFailure(intent.Hook) (time.Time, error) { return time.Time{}, nil }

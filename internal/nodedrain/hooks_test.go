@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -21,7 +22,9 @@ type answeringHooks struct {
 
 func (h answeringHooks) Complete(context.Context, intent.Hook) error { return h.err }
 func (h answeringHooks) Failure(intent.Hook) error                   { return h.failure }
-func (h answeringHooks) HeartbeatFailure(intent.Hook) error          { return h.unheld }
+func (h answeringHooks) HeartbeatFailure(intent.Hook) (time.Time, error) {
+	return time.Time{}, h.unheld
+}
 
 func TestAWaitForAHookSaysWhyItIsNotCompleted(t *testing.T) {
 	hooks := []intent.Hook{{Group: "workers", Name: "wait"}}

@@ -40,8 +40,9 @@ type Hooks interface {
 	Complete(ctx context.Context, h intent.Hook) error
 	// Failure is why a hook that is being completed is not completed yet; nil: nothing has failed so far.
 	Failure(h intent.Hook) error
-	// HeartbeatFailure is why a hook that is being held open may end by itself; nil: nothing is known that says so.
-	HeartbeatFailure(h intent.Hook) error
+	// HeartbeatFailure is why a hook that is being held open may end by itself; nil: nothing is known that says so. ends
+	// is when, if that is near; zero: it is not, or not known.
+	HeartbeatFailure(h intent.Hook) (ends time.Time, err error)
 }
 
 // Replacements speaks to Auto Scaling about other instances in the place of those that go; see package asg.

@@ -152,7 +152,7 @@ func (d *Drain) withFailures(waits []overview.Wait, hooks []intent.Hook) []overv
 // unheld are the hooks whose heartbeats fail: the machine may go before the deadline that these were to bring.
 func (d *Drain) unheld(hooks []intent.Hook) (waits []overview.Wait) {
 	for _, h := range hooks {
-		if err := d.r.Hooks.HeartbeatFailure(h); err != nil {
+		if _, err := d.r.Hooks.HeartbeatFailure(h); err != nil {
 			name := h.Group + "/" + h.Name
 			waits = append(waits, overview.Wait{
 				Cause: overview.FailingHook, Name: name,
