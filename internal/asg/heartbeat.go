@@ -1,6 +1,7 @@
 package asg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,48 +50,67 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	if first <= 0 { // somebody may have held it open until now
 		since = time.Now()
 	}
-	beats := h.bounded(&h.beats)
-	cut := retry.Renew(ctx, first, interval, func(ctx context.Context) error {
+	gone := h.bounded(&h.gone)
+	gone.Remove(hook.Action()) // it may be an action of later, and have no token
+	h.noteBeat(hook, &beat{since, timeout, nil})
+	defer h.noteBeat(hook, nil)
+	_ = retry.Renew(ctx, first, interval, func(ctx context.Context) error {
+		sent := time.Now()
 		err := h.heartbeat(ctx, hook, interval)
 		switch {
 		case err == nil:
-			since = time.Now()
-			beats.Remove(hook.Action())
+			since = sent
+			h.noteBeat(hook, &beat{since, timeout, nil})
 		case ctx.Err() != nil:
 		case errors.Is(err, retry.ErrNothingToRenew):
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
-			beats.Add(hook.Action(), beatFailure{err: ErrGone, since: time.Now()})
+			gone.Add(hook.Action(), time.Now())
 		default:
 			log.V(1).Info("heartbeat failed, trying again", "error", err)
-			beats.Add(hook.Action(), beatFailure{err, since, timeout})
+			h.noteBeat(hook, &beat{since, timeout, err})
 		}
 		return err
 	})
-	if cut != nil { // nobody holds it any more
-		beats.Remove(hook.Action())
-	}
 }
 
-// A beatFailure is why the last heartbeat of a hook has failed.
-type beatFailure struct {
-	err     error
-	since   time.Time     // when one was accepted last; with ErrGone, when the hook was found ended
+// A beat is what is known of the heartbeats of a hook that is being held.
+type beat struct {
+	since   time.Time     // when the last that was accepted was sent
 	timeout time.Duration // of the hook; 0: not known
+	err     error         // of those after it; nil: none has failed
 }
+
+// noteBeat notes the last heartbeat of a hook; nil: it is not held any more.
+func (h *Hooks) noteBeat(hook intent.Hook, b *beat) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b == nil {
+		delete(h.held, hook.Action())
+		return
+	}
+	if h.held == nil {
+		h.held = map[intent.Hook]beat{}
+	}
+	h.held[hook.Action()] = *b
+}
+
+// errNoTurn is why a hook ends whose heartbeats do not fail.
+var errNoTurn = errors.New("so many heartbeats are due that this one has not had its turn")
 
 // HeartbeatFailure is why a hook that is being held open may end by itself: its last heartbeat has failed, or has found
 // it ended. nil: it has not, or the hook is not held open. ends is when that is, once no heartbeat has been accepted
 // for half of the hook's timeout: one that fails is soon sent again. Zero: it is not known.
 func (h *Hooks) HeartbeatFailure(hook intent.Hook) (ends time.Time, err error) {
-	last, failed := h.bounded(&h.beats).Get(hook.Action())
-	if !failed {
-		return time.Time{}, nil
+	if found, gone := h.bounded(&h.gone).Get(hook.Action()); gone {
+		return found.(time.Time), ErrGone
 	}
-	f := last.(beatFailure)
-	if errors.Is(f.err, ErrGone) || f.timeout > 0 && time.Since(f.since) >= f.timeout/2 {
-		ends = f.since.Add(f.timeout)
+	h.mu.Lock()
+	b := h.held[hook.Action()]
+	h.mu.Unlock()
+	if b.timeout > 0 && time.Since(b.since) >= b.timeout/2 {
+		return b.since.Add(b.timeout), cmp.Or(b.err, errNoTurn)
 	}
-	return ends, f.err
+	return time.Time{}, b.err
 }
 
 // interval returns the time between two heartbeats of the hook, and the hook's timeout; 0: it is not known.

@@ -96,7 +96,8 @@ type Hooks struct {
 	mu        sync.Mutex
 	known     *lru.Cache // of knowledge, by hookName; the zero key counts for all hooks
 	denied    *lru.Cache // permissions that were denied and have not been granted since
-	beats     *lru.Cache // of beatFailure, by the action
+	gone      *lru.Cache // when a hook that was held was found ended, by the action
+	held      map[intent.Hook]beat
 	completed *lru.Cache // completed actions with a token, without their times; whether they were gone already
 	groups    *lru.Cache // of describedGroup, by name
 }

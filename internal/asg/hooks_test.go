@@ -187,6 +187,49 @@ func TestAHookWhoseHeartbeatsFailForHalfOfItsTimeoutIsSaidToEnd(t *testing.T) {
 	}
 }
 
+// A heartbeat that has not had its turn holds the hook as little as one that fails.
+func TestAHookWhoseHeartbeatWaitsForItsTurnIsSaidToEnd(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		hook := as.begin(t, "workers", "drain")
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 62*time.Second)
+		defer cancel()
+		wantLimits(t, h, hook, notice.HookLimits{Timeout: 2 * time.Minute, Global: 200 * time.Minute})
+		var all sync.WaitGroup
+		for range 90 * callsPerSecond {
+			all.Go(func() { _ = h.limiter.Wait(ctx, pace.Priority{Class: completing}) })
+		}
+		time.AfterFunc(61*time.Second, func() {
+			if ends, err := h.HeartbeatFailure(hook); ends.Sub(start) != 2*time.Minute || err == nil {
+				t.Errorf("the hook is said to end at %s: %v", ends.Sub(start), err)
+			}
+		})
+		h.Hold(ctx, started(hook, start))
+		all.Wait()
+		wantCalls(t, as, map[string]int{describe: 1})
+	})
+}
+
+// An action that a sweep has found has no token: the next one of its instance looks the same.
+func TestAHookThatIsHeldAgainHasNotEnded(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		hook := intent.Hook{Group: "workers", Name: "drain", Instance: instance}
+		h.Hold(t.Context(), started(hook, time.Now().Add(-time.Minute)))
+		if ends, err := h.HeartbeatFailure(hook); !errors.Is(err, ErrGone) || ends != time.Now() {
+			t.Errorf("there is none: %v, at %s", err, ends)
+		}
+		as.begin(t, "workers", "drain")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		time.AfterFunc(10*time.Second, func() {
+			if ends, err := h.HeartbeatFailure(hook); err != nil || !ends.IsZero() {
+				t.Errorf("the next one has begun: %v, at %s", err, ends)
+			}
+		})
+		h.Hold(ctx, started(hook, time.Now()))
+	})
+}
+
 func TestAHangingHeartbeatLeavesTimeForAnother(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
 		as.putHook(t, "workers", "short", 15*time.Second)

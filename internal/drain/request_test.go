@@ -303,9 +303,12 @@ func TestANodeFullOfPodsIsEmptyInTimeThoughEachRequestHangs(t *testing.T) {
 func TestADeletionThatFailsLeavesTheOneBesideItItsTime(t *testing.T) {
 	play(t, func(s *stage) {
 		s.pod("a")
+		var mu sync.Mutex
 		var begun []int // after how many seconds
 		s.drainer.Client = kubetest.Evictable{Interface: s.kube, Evict: s.evict, Admit: func(ctx context.Context, _ string) error {
+			mu.Lock()
 			begun = append(begun, int(time.Since(s.begin)/time.Second))
+			mu.Unlock()
 			select {
 			case <-time.After(15 * time.Second):
 			case <-ctx.Done():
@@ -315,6 +318,8 @@ func TestADeletionThatFailsLeavesTheOneBesideItItsTime(t *testing.T) {
 		if _, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(22 * time.Second), IgnoreBudgets: true}, nil); err != nil {
 			t.Error(err)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		if diff := cmp.Diff([]int{0, 10, 20}, begun); diff != "" {
 			t.Errorf("deletions begun (-want +got):\n%s", diff)
 		}
