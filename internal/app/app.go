@@ -71,9 +71,7 @@ type App struct {
 	bindings  *loadbalancer.Watch
 	targets   *loadbalancer.Targets
 
-	// Not in IMDS mode:
-	volumes *drain.Volumes
-	// unscheduled are the pods that wait for another node after a drain.
+	// unscheduled are the pods that wait for another node after a drain. Not in IMDS mode.
 	unscheduled *unscheduled.Pods
 
 	own *ownInstance // nil: not in IMDS mode
@@ -128,7 +126,7 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 	a.lookout.dryRun = o.DryRun
 	nodes.WhenDeleted(a.lookout.deleted)
 	if o.IMDS {
-		a.serveNode(newOwnInstance(o))
+		a.serveNode()
 		return a, nil
 	}
 	if o.LeaderElect {
@@ -160,8 +158,7 @@ func newCluster(o *options.Options, client kube.Client, gate *pace.Gate, namespa
 func (a *App) serveCluster() (err error) {
 	// In IMDS mode the own pod stays, as all pods of DaemonSets do.
 	a.drainer.Self = types.NamespacedName{Namespace: a.options.PodNamespace, Name: a.options.PodName}
-	a.volumes, err = drain.NewVolumes(a.kube)
-	a.drainer.Volumes = a.volumes
+	a.drainer.Volumes, err = drain.NewVolumes(a.kube)
 	a.drainer.Observe = func(answer evacuation.Answer) {
 		a.observers.pod(answer)
 		a.unscheduled.Left(answer)
@@ -210,8 +207,8 @@ func (a *App) Run(ctx context.Context) error {
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	go a.nodes.Run(watching)
-	if a.volumes != nil {
-		go a.volumes.Run(watching)
+	if a.drainer.Volumes != nil {
+		go a.drainer.Volumes.Run(watching)
 	}
 	if a.bindings != nil && a.options.ExcludeFromLoadBalancers != decision.ExcludeNone {
 		go a.bindings.Run(watching)
@@ -233,7 +230,7 @@ func (a *App) checkAll(ctx context.Context) error {
 		return a.checkNode(ctx)
 	}
 	checks := []check{permissionsCheck(a.kube, accesses(a.options), a.namespace,
-		nodesCheck(a.kube, a.nodes.WaitForSync), volumesCheck(a.kube, a.volumes.WaitForSync))}
+		nodesCheck(a.kube, a.nodes.WaitForSync), volumesCheck(a.kube, a.drainer.Volumes.WaitForSync))}
 	if !a.options.Queue.None() {
 		checks = append(checks, queueCheck(a.options, a.queue, instancesCheck(a.options, a.instances)))
 	}

@@ -19,11 +19,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
 
-// newOwnInstance is the instance that this process serves.
-func newOwnInstance(o *options.Options) *ownInstance {
-	return &ownInstance{metadata: imds.New(o.MetadataURL, nil), node: o.NodeName}
-}
-
 // where is the account and the region of instances whose notice does not say; empty: unknown.
 func (a *App) where() (account, region string) {
 	if a.own == nil {
@@ -34,8 +29,8 @@ func (a *App) where() (account, region string) {
 }
 
 // serveNode adds what an App needs that serves the node that it runs on.
-func (a *App) serveNode(own *ownInstance) {
-	a.own = own
+func (a *App) serveNode() {
+	a.own = &ownInstance{metadata: imds.New(a.options.MetadataURL, nil), node: a.options.NodeName}
 	a.health.source = "instance metadata"
 	a.drainer.Keep = types.NamespacedName{Namespace: a.options.PodNamespace, Name: a.options.PodName}
 }
@@ -131,8 +126,7 @@ func (a *App) termOnNode(
 	}
 	defer a.health.lead(poller.LastAnswer, func() (int, string) { return 0, "" })()
 	defer a.metrics.Lead(telemetry.Term{
-		Load: ctrl.Load, LastReceive: poller.LastAnswer,
-		Held: func() (int, time.Time) { return 0, time.Time{} }, Reports: !drains,
+		Load: ctrl.Load, LastReceive: poller.LastAnswer, Reports: !drains,
 	})()
 	poller.Handler = with(ctrl.Unannounced())
 	if !drains {

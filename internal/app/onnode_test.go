@@ -156,7 +156,7 @@ func (m *machine) begin() (stop func()) {
 	a.observers = a.newObservers(ctx, webhook.Template{}, nil) // the options ask for metrics alone
 	term, end := context.WithCancelCause(ctx)
 	m.app, m.endTerm, a.lookout.dryRun = a, func() { end(errStory) }, m.options.DryRun
-	a.serveNode(newOwnInstance(m.options))
+	a.serveNode()
 	a.own.metadata = imds.New("", m.transport)
 	var all sync.WaitGroup
 	all.Go(func() { nodes.Run(ctx) })

@@ -126,7 +126,7 @@ func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) er
 	defer a.health.lead(time.Now, drains.HeldBack)() // the Lease tells of an API server that is silent
 	defer a.lookout.lead(lookedAt{status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed()})()
 	a.lookout.rebuild(a.nodes)
-	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load, Held: func() (int, time.Time) { return 0, time.Time{} }})()
+	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load})()
 	receive := func(ctx context.Context) error {
 		<-ctx.Done()
 		return nil

@@ -30,6 +30,15 @@ func (h *Hooks) call(ctx context.Context, p pace.Priority, timeout time.Duration
 	return nil
 }
 
+// inTurn makes a call that can wait for the others.
+func inTurn[In, Out any](ctx context.Context, h *Hooks, op operation[In, Out], in *In) (out *Out, err error) {
+	err = h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) (err error) {
+		out, err = op(ctx, in)
+		return err
+	})
+	return out, err
+}
+
 var errCallTimeout = errors.New("no answer from Auto Scaling in time")
 
 // permitted turns a denial into a *PermissionError. It logs the first denial of a
@@ -72,12 +81,6 @@ func (h *Hooks) noteDenial(key permission) (first bool) {
 	}
 	denials.Add(key, nil)
 	return true
-}
-
-// wasDenied reports whether the latest answer about a permission was a denial.
-func (h *Hooks) wasDenied(key permission) bool {
-	_, denied := h.bounded(&h.denied).Get(key)
-	return denied
 }
 
 // validationError is the code for every request that Auto Scaling finds wrong.

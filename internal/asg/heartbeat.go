@@ -139,7 +139,7 @@ func (h *Hooks) heartbeat(ctx context.Context, hook intent.Hook, interval time.D
 	// The hook with the shorter interval is lost sooner, so it goes first. A call that
 	// hangs must leave time for another one.
 	urgency := pace.Priority{Class: heartbeating, Deadline: time.Now().Add(interval)}
-	if h.wasDenied(permission{heartbeatPermission, hook.Group}) {
+	if _, denied := h.bounded(&h.denied).Get(permission{heartbeatPermission, hook.Group}); denied {
 		urgency.Class = refused
 	}
 	timeout := min(callTimeout, interval/2)

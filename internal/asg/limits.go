@@ -11,7 +11,6 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
-	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // Limits returns how long the hook may stay open, as its group says. The error wraps
@@ -63,12 +62,8 @@ func (h *Hooks) describe(ctx context.Context, name hookName) (notice.HookLimits,
 // describeHooks returns the hooks of the group that have one of the names, all hooks without
 // names, and none if there is no such group.
 func (h *Hooks) describeHooks(ctx context.Context, group string, names ...string) ([]types.LifecycleHook, error) {
-	var out *autoscaling.DescribeLifecycleHooksOutput
-	err := h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) (err error) {
-		out, err = h.Client.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{
-			AutoScalingGroupName: aws.String(group), LifecycleHookNames: names,
-		})
-		return err
+	out, err := inTurn(ctx, h, h.Client.DescribeLifecycleHooks, &autoscaling.DescribeLifecycleHooksInput{
+		AutoScalingGroupName: aws.String(group), LifecycleHookNames: names,
 	})
 	switch {
 	case isGone(err):

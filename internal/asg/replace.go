@@ -16,7 +16,6 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
-	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 // groupKept is how long what a group says of itself is kept: the nodes of one group that get a notice at
@@ -39,12 +38,8 @@ type describedGroup struct {
 // Member returns what Auto Scaling says of an instance now. ok: it is in a group. An error that wraps a *Refusal is
 // final, as for the two methods below; after others the call may have had its effect.
 func (h *Hooks) Member(ctx context.Context, id string) (m Member, ok bool, err error) {
-	var out *autoscaling.DescribeAutoScalingInstancesOutput
-	err = h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) (err error) {
-		out, err = h.Client.DescribeAutoScalingInstances(ctx,
-			&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{id}})
-		return err
-	})
+	out, err := inTurn(ctx, h, h.Client.DescribeAutoScalingInstances,
+		&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{id}})
 	if err != nil {
 		return m, false, explain("autoscaling:DescribeAutoScalingInstances", err)
 	}
@@ -75,12 +70,8 @@ func (h *Hooks) Group(ctx context.Context, name string) (Group, error) {
 }
 
 func (h *Hooks) describeGroup(ctx context.Context, name string) (Group, error) {
-	var out *autoscaling.DescribeAutoScalingGroupsOutput
-	err := h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) (err error) {
-		out, err = h.Client.DescribeAutoScalingGroups(ctx,
-			&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
-		return err
-	})
+	out, err := inTurn(ctx, h, h.Client.DescribeAutoScalingGroups,
+		&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{name}})
 	switch {
 	case err != nil:
 		return Group{}, explain(groupsPermission, err)
@@ -113,11 +104,8 @@ func GroupOf(g types.AutoScalingGroup) Group {
 // MarkUnhealthy has the group of an instance replace it. It may be called again.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceHealth.html
 func (h *Hooks) MarkUnhealthy(ctx context.Context, id string) error {
-	err := h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) error {
-		_, err := h.Client.SetInstanceHealth(ctx, &autoscaling.SetInstanceHealthInput{
-			InstanceId: aws.String(id), HealthStatus: aws.String("Unhealthy"), ShouldRespectGracePeriod: aws.Bool(false),
-		})
-		return err
+	_, err := inTurn(ctx, h, h.Client.SetInstanceHealth, &autoscaling.SetInstanceHealthInput{
+		InstanceId: aws.String(id), HealthStatus: aws.String("Unhealthy"), ShouldRespectGracePeriod: aws.Bool(false),
 	})
 	return explain("autoscaling:SetInstanceHealth", err)
 }

@@ -7,8 +7,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
-
-	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
 const (
@@ -47,11 +45,7 @@ var waits = []types.LifecycleState{types.LifecycleStateTerminatingWait, types.Li
 func (h *Hooks) Waiting(ctx context.Context, visit func(Waiting)) error {
 	in := &autoscaling.DescribeAutoScalingGroupsInput{MaxRecords: aws.Int32(groupsAPage)}
 	for {
-		var out *autoscaling.DescribeAutoScalingGroupsOutput
-		err := h.call(ctx, pace.Priority{Class: describing}, callTimeout, func(ctx context.Context) (err error) {
-			out, err = h.Client.DescribeAutoScalingGroups(ctx, in)
-			return err
-		})
+		out, err := inTurn(ctx, h, h.Client.DescribeAutoScalingGroups, in)
 		if err != nil {
 			return denial(groupsPermission, "", err)
 		}

@@ -225,11 +225,7 @@ func reportsAnew(before, after *corev1.Node) bool {
 	}
 	carried, _, _ := ReadIntent(before) // what cannot be read has no notices
 	left, _, _ := ReadIntent(after)
-	return slices.ContainsFunc(carried.Entries, func(e intent.Entry) bool {
-		return !slices.ContainsFunc(left.Entries, func(have intent.Entry) bool {
-			return have.Kind == e.Kind && have.Change == e.Change
-		})
-	})
+	return slices.ContainsFunc(carried.Entries, func(e intent.Entry) bool { return !left.Asks(e) })
 }
 
 // relabelled reports whether labels have changed that are not ours.

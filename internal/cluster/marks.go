@@ -44,7 +44,7 @@ func stateOf(o intent.Outcome) string {
 // error for an annotation that cannot be read; treat the node as one without an intent.
 func ReadIntent(node *corev1.Node) (i intent.Intent, ok bool, err error) {
 	i, ok, err = readAnnotation(node)
-	return forInstance(i, InstanceID(node)), ok, err
+	return i.ForInstance(InstanceID(node), taintPrefix), ok, err
 }
 
 // ReadReport returns what the pod on a node has reported; a zero Report where it has reported nothing.
@@ -71,12 +71,6 @@ func readAnnotation(node *corev1.Node) (i intent.Intent, ok bool, err error) {
 			IntentAnnotation, node.Name, err)
 	}
 	return i, true, nil
-}
-
-// forInstance drops what a node of this instance cannot carry: hooks of other instances,
-// and taints that this controller does not set.
-func forInstance(i intent.Intent, instance string) intent.Intent {
-	return i.ForInstance(instance, taintPrefix)
 }
 
 // holding compares the intent with the node, and drops what is no longer true at that time.

@@ -54,7 +54,7 @@ func (c *Cluster) Unfinished(ctx context.Context) (found []Unfinished, unreadabl
 		case err != nil:
 			errs = append(errs, err)
 		case ok && !raw.Finished() && c.Serves(raw):
-			u := Unfinished{Ref: RefOf(node), Intent: forInstance(raw, InstanceID(node)).Current(time.Now())}
+			u := Unfinished{Ref: RefOf(node), Intent: raw.ForInstance(InstanceID(node), taintPrefix).Current(time.Now())}
 			if u.Ref.Instance == "" {
 				if raw.Instance != "" {
 					u.Claimed = append(u.Claimed, raw.Instance)
@@ -82,7 +82,7 @@ func (c *Cluster) ReadClaimed(ctx context.Context, ref Ref) (intent.Intent, erro
 	if !ok || err != nil { // there is nothing to go on with
 		return intent.Intent{}, ErrNodeGone
 	}
-	return forInstance(i, cmp.Or(InstanceID(node), ref.Instance)).Current(time.Now()), nil
+	return i.ForInstance(cmp.Or(InstanceID(node), ref.Instance), taintPrefix).Current(time.Now()), nil
 }
 
 // unlabelled are the nodes with work left that have lost the label which says so.

@@ -220,7 +220,7 @@ func patchOf(node *corev1.Node, ref Ref, build builder) ([]byte, pace.Priority, 
 	if err != nil {
 		carried, found = intent.Intent{}, false
 	}
-	old := holding(forInstance(carried, cmp.Or(InstanceID(node), ref.Instance)), node, time.Now())
+	old := holding(carried.ForInstance(cmp.Or(InstanceID(node), ref.Instance), taintPrefix), node, time.Now())
 	patch, err := build(node, carried, old, found)
 	if err != nil || patch == nil {
 		return nil, pace.Priority{}, err

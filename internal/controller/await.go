@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,7 +15,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 // pause waits for a change, for lookup.KeptShort, or for until, whichever comes first. It
@@ -176,7 +174,8 @@ func (t *task) count() (done func()) {
 	if !t.c.Owns(t.n.Hook) {
 		return func() {}
 	}
-	return t.c.awaited.add(t.Deadline)
+	t.c.awaited.Store(t, t.Deadline)
+	return func() { t.c.awaited.Delete(t) }
 }
 
 // complete completes a hook that no drain carries.
@@ -203,32 +202,4 @@ func (t *task) completeUncarried(ctx context.Context) error {
 		return err
 	}
 	return nodedrain.ErrOutdated // the Node may be another one by now
-}
-
-// openHooks are the deadlines of the hooks that no drain is about: those of launches, and of instances without a Node.
-type openHooks struct {
-	mu        sync.Mutex
-	deadlines map[*time.Time]bool
-}
-
-// add adds a hook, until done is called.
-func (o *openHooks) add(deadline time.Time) (done func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.deadlines[&deadline] = true
-	return func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		delete(o.deadlines, &deadline)
-	}
-}
-
-// addTo adds the hooks to a load.
-func (o *openHooks) addTo(l *report.Load) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	l.Hooks += len(o.deadlines)
-	for deadline := range o.deadlines {
-		l.HookDeadline = intent.Earlier(l.HookDeadline, *deadline)
-	}
 }

@@ -70,11 +70,11 @@ type Controller struct {
 	cancelled cancelledChanges
 	lookUps   chan struct{} // a semaphore, see lookUpsAtOnce
 	crowds    chan struct{} // a semaphore, see crowdsAtOnce
-	awaited   openHooks
-	nodeless  sync.Map     // overview.Held by *task, of those that wait for a Node
-	uncarried sync.Map     // intent.Hook by *task, of those that are completed and that no drain carries
-	told      *report.Told // the notices that change no node, as a rule says
-	strange   *report.Told // the messages about ids that are no instance's
+	awaited   sync.Map      // deadlines by *task, of the hooks that no drain is about: of launches, and without a Node
+	nodeless  sync.Map      // overview.Held by *task, of those that wait for a Node
+	uncarried sync.Map      // intent.Hook by *task, of those that are completed and that no drain carries
+	told      *report.Told  // the notices that change no node, as a rule says
+	strange   *report.Told  // the messages about ids that are no instance's
 }
 
 // New returns a controller that begins with Run.
@@ -94,7 +94,6 @@ func New(cfg Config) *Controller {
 		strange:   report.NewTold(mostStrange),
 		lookUps:   make(chan struct{}, lookUpsAtOnce),
 		crowds:    make(chan struct{}, crowdsAtOnce),
-		awaited:   openHooks{deadlines: map[*time.Time]bool{}},
 	}
 }
 
@@ -117,7 +116,11 @@ func (c *Controller) Run(ctx context.Context) error {
 // Load returns what is in progress. It may be called at any time.
 func (c *Controller) Load() report.Load {
 	l := c.Registry.Load()
-	c.awaited.addTo(&l)
+	c.awaited.Range(func(_, deadline any) bool {
+		l.Hooks++
+		l.HookDeadline = intent.Earlier(l.HookDeadline, deadline.(time.Time))
+		return true
+	})
 	return l
 }
 

@@ -15,10 +15,7 @@ const (
 	DisruptedTaint = "karpenter.sh/disrupted"
 )
 
-// By is who gets the pods off a node, as a rule says it.
-type By = intent.By
-
-// Those who do.
+// Those who get the pods off a node, as a rule says it.
 const (
 	ByHandler   = intent.ByHandler
 	ByKarpenter = intent.ByKarpenter

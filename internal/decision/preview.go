@@ -1,7 +1,6 @@
 package decision
 
 import (
-	"slices"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -78,7 +77,7 @@ func (d Decision) Entry(n notice.Notice, now time.Time) intent.Entry {
 // Knows reports whether an intent tells of a notice already: a drain for it is recorded or was; what it ends is ended.
 func Knows(i intent.Intent, n notice.Notice, now time.Time) bool {
 	if n.Ended {
-		return !slices.ContainsFunc(i.Entries, func(e intent.Entry) bool { return e.Kind == n.Kind && e.Change == n.Change })
+		return !i.Asks(intent.Entry{Kind: n.Kind, Change: n.Change})
 	}
 	return i.HasHeardOf(Decision{Deadline: n.Deadline}.Entry(n, now), now)
 }

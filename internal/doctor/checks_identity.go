@@ -95,7 +95,7 @@ func permissions(f *Facts) Finding {
 		v := unknown(subject, f.Beside)
 		if h, known := f.handler(); known {
 			v.Hint = "run doctor with that role"
-			v = v.by("kubectl -n " + h.Namespace + " exec " + h.exec() + " -- /node-termination-handler doctor")
+			v.Commands = []string{"kubectl -n " + h.Namespace + " exec " + h.exec() + " -- /node-termination-handler doctor"}
 		}
 		return v
 	}

@@ -105,8 +105,7 @@ var commandIn = regexp.MustCompile(`^(?:(.*): )?((?:aws|kubectl|helm) .*)$`)
 func bad(s Status, hint, format string, args ...any) Finding {
 	v := Finding{Status: s, What: say(format, args...), Hint: hint}
 	if match := commandIn.FindStringSubmatch(hint); match != nil {
-		v.Hint = match[1]
-		return v.by(match[2])
+		v.Hint, v.Commands = match[1], []string{match[2]}
 	}
 	return v
 }
@@ -114,12 +113,6 @@ func bad(s Status, hint, format string, args ...any) Finding {
 // unclear is the finding if the answers do not tell.
 func unclear(hint, format string, args ...any) Finding {
 	return Finding{Status: Unknown, What: fmt.Sprintf(format, args...), Hint: hint}
-}
-
-// by adds commands that carry out the hint.
-func (f Finding) by(commands ...string) Finding {
-	f.Commands = append(f.Commands, commands...)
-	return f
 }
 
 // unknown is the finding if something could not be asked.

@@ -49,7 +49,9 @@ func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
 		pods: d.Client.CoreV1().Pods(metav1.NamespaceAll), node: node, store: s,
 		watches: &d.watches, shareFrom: cmp.Or(d.ShareFrom, defaultShareFrom),
 	}
-	d.watches.enter()
+	d.watches.mu.Lock()
+	d.watches.drains++
+	d.watches.mu.Unlock()
 	context.AfterFunc(ctx, p.end)
 	p.watch(ctx, 0)
 }
@@ -286,13 +288,6 @@ type follower struct {
 	begun  bool          // the store has its list
 	since  string        // the resource version of the list
 	early  []watch.Event // what came before the list
-}
-
-// enter counts a drain in.
-func (w *podWatches) enter() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drains++
 }
 
 // startOne waits until a list or the start of a watch may begin. done is to be called at its end. The error is the

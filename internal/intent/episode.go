@@ -68,9 +68,7 @@ func (i Intent) Noting(e Entry) Intent {
 // be undone, and what is still in force.
 func (i Intent) reopened(now time.Time) Intent {
 	pending := i.Pending(now)
-	i = i.Forget(func(e Entry) bool {
-		return !slices.ContainsFunc(pending, func(p Entry) bool { return p.Kind == e.Kind && p.Change == e.Change })
-	})
+	i = i.Forget(func(e Entry) bool { return !Intent{Entries: pending}.Asks(e) })
 	i.Entries = pending
 	i.Queue, i.AlsoQueues, i.Hooks, i.HeldBack, i.Uncordoned, i.BootID = "", nil, nil, false, 0, ""
 	i.CordonedAt, i.DrainedAt, i.FinishedAt, i.Outcome, i.Pods = time.Time{}, time.Time{}, time.Time{}, "", nil

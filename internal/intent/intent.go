@@ -122,7 +122,7 @@ func (i Intent) Memory(now time.Time) *Ended {
 	}
 	cause := i.Cause()
 	e := &Ended{
-		Kind: cause.Kind, Rule: i.Terms().Rule, Outcome: i.Outcome, Pods: i.Pods,
+		Kind: cause.Kind, Rule: i.Terms().Rule, Outcome: i.Outcome, Pods: i.Pods, Began: i.Began(),
 		CordonedAt: i.CordonedAt, Deadline: cause.Deadline, FinishedAt: i.FinishedAt,
 	}
 	if !i.Finished() {
@@ -131,10 +131,15 @@ func (i Intent) Memory(now time.Time) *Ended {
 	if i.HeldBack {
 		e.CordonedAt = time.Time{} // it never was
 	}
-	for _, entry := range i.Entries {
-		e.Began = Earlier(e.Began, entry.Time)
-	}
 	return e
+}
+
+// Began is the time of the first notice, as AWS says.
+func (i Intent) Began() (first time.Time) {
+	for _, e := range i.Entries {
+		first = Earlier(first, e.Time)
+	}
+	return first
 }
 
 const (

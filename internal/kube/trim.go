@@ -202,16 +202,10 @@ func (t *Trimmer) trim(request *http.Request, response *http.Response) (*http.Re
 type answer struct {
 	kind Trimmed
 	hold func(size int64) (release func(), err error) // waits until an object of so many bytes may be read
-	body byteReader
+	body *bufio.Reader
 	from io.Closer
 
 	scratch []byte // for objects up to freeSize, which trim does not keep
-}
-
-// A byteReader also reads single bytes well.
-type byteReader interface {
-	io.Reader
-	io.ByteReader
 }
 
 // protobufMagic begins an object of Kubernetes in protobuf; a runtime.Unknown follows.

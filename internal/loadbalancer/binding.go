@@ -194,7 +194,8 @@ func (w *Watch) Run(ctx context.Context) {
 			failed = 0
 		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 			failed, pause = 0, retry.Jitter(absentPause, 1)
-			w.forget()
+			_ = w.bindings.Replace(nil, "") // a store in memory, and no keys to be made
+			w.answered()
 			w.warn(err)
 		default:
 			failed++
@@ -248,11 +249,6 @@ func (w *Watch) full(tooMany int) {
 		logging.Warn(w.Log, "too many TargetGroupBindings: drains do not wait for the target groups of the others",
 			"kept", maxBindings)
 	}
-}
-
-func (w *Watch) forget() {
-	_ = w.bindings.Replace(nil, "") // a store in memory, and no keys to be made
-	w.answered()
 }
 
 // warn logs that a right is missing, once. That there is no such resource is nothing to tell.

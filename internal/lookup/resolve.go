@@ -78,10 +78,8 @@ func (r *Resolver) ofNodes(id string, nodes []*corev1.Node) *Found {
 		ref.Instance = id // also where the node has no provider id
 		f.Refs = append(f.Refs, ref)
 	}
-	if i, ok, err := cluster.ReadIntent(nodes[0]); ok && err == nil {
-		f.Intent = i
-	}
-	if inst, known, _ := r.Known(id); known { // how it was bought does not change
+	f.Intent, _, _ = cluster.ReadIntent(nodes[0]) // what cannot be read has no notices
+	if inst, known, _ := r.Known(id); known {     // how it was bought does not change
 		f.NotSpot = inst.NotSpot()
 	}
 	return f
@@ -214,8 +212,8 @@ func (r *Resolver) resolved(
 
 // CarriesNotice reports whether a Node carries a notice.
 func CarriesNotice(node *corev1.Node) bool {
-	i, ok, err := cluster.ReadIntent(node)
-	return ok && err == nil && len(i.Entries) > 0
+	i, _, _ := cluster.ReadIntent(node) // what cannot be read has none
+	return len(i.Entries) > 0
 }
 
 // withoutAnswer is the resolution of an instance that EC2 has said nothing about.

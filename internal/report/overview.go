@@ -16,7 +16,7 @@ func NodeOf(ref cluster.Ref, i intent.Intent) overview.Node {
 	terms := i.Terms()
 	n := overview.Node{
 		Name: ref.Name, Instance: ref.Instance, Kind: kindOf(i), Rule: terms.Rule,
-		Stage: overview.Draining, Since: firstNotice(i), CordonedAt: i.CordonedAt, Deadline: i.Deadline(),
+		Stage: overview.Draining, Since: i.Began(), CordonedAt: i.CordonedAt, Deadline: i.Deadline(),
 		PodsGone: i.DrainedAt, Hooks: HooksOf(i.Hooks),
 	}
 	if i.HeldBack {
@@ -48,7 +48,7 @@ func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
 	e := overview.Episode{
 		Node: ref.Name, Instance: ref.Instance, Kind: kindOf(i), Rule: i.Terms().Rule,
 		Outcome: outcomeNamed(i.Outcome), Pods: carriedCounts(i.Pods), Known: overview.AsCarried,
-		Began: firstNotice(i), CordonedAt: i.CordonedAt, PodsGone: i.DrainedAt, Ended: i.FinishedAt, Deadline: i.Deadline(),
+		Began: i.Began(), CordonedAt: i.CordonedAt, PodsGone: i.DrainedAt, Ended: i.FinishedAt, Deadline: i.Deadline(),
 	}
 	if i.HeldBack {
 		e.CordonedAt = time.Time{} // it never was
@@ -162,14 +162,6 @@ func outcomeNamed(o intent.Outcome) string {
 		return string(o)
 	}
 	return ""
-}
-
-// firstNotice is the time of the first notice, as AWS says.
-func firstNotice(i intent.Intent) (first time.Time) {
-	for _, e := range i.Entries {
-		first = intent.Earlier(first, e.Time)
-	}
-	return first
 }
 
 // HooksOf are lifecycle hooks as an overview has them.

@@ -352,9 +352,9 @@ var statuses = []string{"success", "error"}
 // A Term is the time in which a replica leads. Its functions return the current state.
 type Term struct {
 	Load        func() report.Load
-	Held        func() (messages int, oldest time.Time)
-	LastReceive func() time.Time // zero: never; nil: nothing is received
-	Reports     bool             // another pod leads, and this one tells it what it receives
+	Held        func() (messages int, oldest time.Time) // nil: none are
+	LastReceive func() time.Time                        // zero: never; nil: nothing is received
+	Reports     bool                                    // another pod leads, and this one tells it what it receives
 
 	since time.Time
 }
@@ -385,7 +385,7 @@ func (m *Metrics) load() report.Load {
 }
 
 func (m *Metrics) held() (int, time.Time) {
-	if t := m.term.Load(); t != nil {
+	if t := m.term.Load(); t != nil && t.Held != nil {
 		return t.Held()
 	}
 	return 0, time.Time{}
