@@ -622,7 +622,7 @@ func deadlineWords(t *testing.T, n notice.Notice, d decision.Decision) string {
 	case n.Time.Add(docTimeout - 5*time.Second):
 		return "the event + the hook's timeout − 5 s"
 	case n.Time.Add(docHeartbeat - 5*time.Second):
-		return "the event + `heartbeat-until` − 5 s"
+		return "the event + `heartbeat-until`, or the hook's timeout if that is longer, − 5 s"
 	case n.Time.Add(100*docTimeout - 5*time.Second):
 		return "the event + the hook's global limit − 5 s"
 	case n.Time.Add(time.Hour):
