@@ -462,8 +462,11 @@ func TestALeaderWhoseNodeABudgetKeepsFromBeingEmptyGivesWayInTime(t *testing.T) 
 	message, deadline := s.warn(nodes[0], 35*time.Second)
 	s.awaitDeleted(soon, message)
 	s.drainedBefore(message, nodes[0])
-	s.askedOnce("nth-a", "kept")
+	s.askedOnce("kept")
 	own, kept := s.requests("nth-a"), s.requests("kept")
+	if len(own) == 0 || len(own) > 2 { // it asks for itself, and who leads next may not have seen that yet
+		t.Fatalf("the leader's own pod was asked to leave %d times", len(own))
+	}
 	forced := kept[len(kept)-1]
 	if own[len(own)-1].at.After(forced.at) || forced.evicts || forced.grace != 3 {
 		t.Errorf("the leader's own pod: %v, the other: %v; want the own one evicted, then the other deleted with its full grace", own, kept)

@@ -117,7 +117,7 @@ func TestWhatWaitsForItsRuleStandsOnTheNode(t *testing.T) {
 	s.eventually("the node waits", func() bool { return s.state(n) == cluster.StateWaiting })
 	s.untouchedButWaiting(n)
 	h.awaitWait(n, overview.Window, "rule late lets the drain begin at")
-	if !strings.Contains(h.body(h.probes, "/readyz"), "drains that wait as their rules say: 1") {
+	if !strings.Contains(h.body(h.probes, "/readyz"), "drains held back: 1 as their rules say") {
 		t.Errorf("readyz: %s", h.body(h.probes, "/readyz"))
 	}
 	h.kill()

@@ -47,7 +47,7 @@ type Config struct {
 const (
 	// askStateAgain is when EC2 is asked again after it has contradicted a new notice.
 	askStateAgain = 5 * time.Second
-	// lookUpsAtOnce bounds the look-ups for messages that name several instances: a
+	// lookUpsAtOnce bounds the look-ups of instances without a Node for messages that name several: a
 	// body can name thousands, and EC2 takes 200 in one request.
 	lookUpsAtOnce = 200
 	// crowdsAtOnce bounds the messages that are looked up at once and name several
@@ -194,7 +194,7 @@ func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, err
 		}
 		return nil, nil
 	}
-	if n.Time.IsZero() { // it would be a new one at each delivery
+	if n.Time.IsZero() || !m.Sent.IsZero() && n.Time.After(m.Sent) { // it would be a new one at each delivery, or for ever
 		n.Time = m.Sent
 	}
 	if len(n.Instances) == 1 && len(n.Hosts) == 0 {
@@ -461,19 +461,23 @@ func (c *Controller) handleAll(ctx context.Context, log logr.Logger, n notice.No
 			others = append(others, id)
 		}
 	}
+	own := len(ids)
 	ids = append(ids, others...)
 	came := make([]error, len(ids)) // of each instance
 	var all sync.WaitGroup
 	for k, id := range ids {
-		select {
-		case c.lookUps <- struct{}{}:
-		case <-ctx.Done():
-			came[k] = context.Cause(ctx)
-			continue
+		decided := func() {}
+		if k >= own {
+			select {
+			case c.lookUps <- struct{}{}:
+			case <-ctx.Done():
+				came[k] = context.Cause(ctx)
+				continue
+			}
+			decided = sync.OnceFunc(func() { <-c.lookUps })
 		}
 		one := ofOne(n, id)
 		all.Go(func() {
-			decided := sync.OnceFunc(func() { <-c.lookUps })
 			defer decided()
 			came[k] = logging.Recover(c.Log, func() error {
 				return c.handle(ctx, log, &one, func(decision.Action) { decided() })

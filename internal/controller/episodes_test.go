@@ -949,9 +949,53 @@ func TestALaunchHook(t *testing.T) {
 				t.Fatalf("%d messages left while EC2 does not show the instance, want 1", s.left())
 			}
 			s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
-			s.after(time.Minute)
+			s.after(2 * time.Minute)
 			if s.left() != 0 {
 				t.Errorf("%d messages left once it does, want none", s.left())
+			}
+		})
+	})
+	t.Run("is ours where EC2 shows the tag of its instance later", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.edit = func(c *Config) { c.DeleteForeign, c.ClusterName = true, "ours" }
+			s.remove(theNode)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
+			s.lead()
+			s.launch(10 * time.Minute)
+			s.after(30 * time.Second)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": "", "kubernetes.io/cluster/ours": "owned"}}))
+			s.after(30 * time.Second)
+			s.wantHook(awssim.Active)
+			s.register("new", "uid of new")
+			s.after(30 * time.Second)
+			s.wantHook(awssim.Completed)
+		})
+	})
+	t.Run("waits for its node where EC2 shows the instance as it was in its warm pool", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.remove(theNode)
+			s.must(s.aws.SetInstanceState(theID, "stopped"))
+			s.lead()
+			action := s.quietly(awssim.Launching, "join", 10*time.Minute)
+			s.send(s.body("asg-launch-lifecycle", theID, `"AutoScalingGroup"`, `"WarmPool"`, `"ready"`, `"join"`, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", action.Token))
+			s.after(5 * time.Second)
+			s.wantHook(awssim.Active)
+			s.must(s.aws.SetInstanceState(theID, "running"))
+			s.after(5 * time.Minute)
+			s.wantHook(awssim.Active)
+			s.register("new", "uid of new")
+			s.after(30 * time.Second)
+			s.wantHook(awssim.Completed)
+		})
+	})
+	t.Run("is not held for ever where its message is of the future", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.edit = func(c *Config) { c.DeleteForeign = true }
+			s.lead()
+			s.send(s.body("asg-launch-lifecycle", "i-0fedcba9876543210", "2026-11-20T10:15:30Z", "9998-01-01T00:00:00Z"))
+			s.after(2 * time.Hour)
+			if s.left() != 0 {
+				t.Errorf("%d messages left", s.left())
 			}
 		})
 	})

@@ -20,7 +20,7 @@ func TestATopicHandsANoticeToTheQueueOfEachCluster(t *testing.T) {
 				s.must(s.aws.PutRule(awssim.Rule{Name: "all", Topic: topic, WithMetadata: metadata}))
 				s.edit = func(c *Config) { c.DeleteForeign = true }
 				s.lead()
-				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: "i-0fedcba9876543210"})) // of the other cluster
+				s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: "i-0fedcba9876543210", LaunchTime: time.Now().Add(-time.Hour)})) // of the other cluster
 				s.must(s.aws.SetInstanceState("i-0fedcba9876543210", "shutting-down"))
 				s.after(5 * time.Second)
 				if s.left() != 0 || !asBefore(s.node()) || len(s.aws.Messages(other)) != 1 {

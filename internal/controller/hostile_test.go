@@ -29,6 +29,27 @@ func TestAnInstanceWithANodeDoesNotWaitForThoseWithout(t *testing.T) {
 	})
 }
 
+// Nor for those of another message.
+func TestAnInstanceWithANodeDoesNotWaitForThoseOfOtherMessages(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.edit = func(c *Config) { c.ManagedTag = "" }
+		var entities strings.Builder
+		for k := range lookUpsAtOnce + 1 {
+			fmt.Fprintf(&entities, `{"entityValue":"i-%017x"},`, k)
+		}
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503, Code: "Unavailable"}))
+		s.lead()
+		s.send(s.body("health-reboot-scheduled", "i-0fedcba9876543210", `"affectedEntities": [`, `"affectedEntities": [`+entities.String()))
+		s.after(time.Minute)
+		s.send(s.body("health-reboot-scheduled", theID, `"affectedEntities": [`, `"affectedEntities": [{"entityValue":"i-0fedcba9876543210"},`))
+		s.after(time.Minute)
+		if !s.isCordoned(theNode) {
+			t.Error("it is not cordoned")
+		}
+	})
+}
+
 func TestFourThousandInstancesInOneMessageAreLookedUpInTurn(t *testing.T) {
 	tell(t, func(s *story) {
 		s.lead()

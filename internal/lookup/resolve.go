@@ -182,25 +182,45 @@ func (r *Resolver) resolved(
 		}
 	}
 	switch {
+	case len(nodes) == 0:
+		return r.resolvedWithoutNode(n, id, q, inst, known)
 	case known && r.lacksTag(n, inst.Tags):
-		r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
-			fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
-		return &Found{Ownership: decision.Unmanaged}, 0
+		return r.unmanaged(n, id, nodes), 0
 	case doubtful:
 		return r.asked(r.ofNodes(id, nodes), inst, known), 0
-	case len(nodes) > 0:
-		f := r.ofNodes(id, nodes)
-		f.Launched, f.NotSpot = inst.LastLaunch(), inst.NotSpot() // the answer may be old: a later launch is possible
-		return f, 0
 	}
+	found = r.ofNodes(id, nodes)
+	found.Launched, found.NotSpot = inst.LastLaunch(), inst.NotSpot() // the answer may be old: a later launch is possible
+	return found, 0
+}
+
+// unmanaged is the resolution of an instance without the managed tag.
+func (r *Resolver) unmanaged(n notice.Notice, id string, nodes []*corev1.Node) *Found {
+	r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
+		fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
+	return &Found{Ownership: decision.Unmanaged}
+}
+
+// resolvedWithoutNode is resolved for an instance that has no Node.
+func (r *Resolver) resolvedWithoutNode(
+	n notice.Notice, id string, q *question, inst *instance.Instance, known bool,
+) (found *Found, maxAge time.Duration) {
 	mine := r.Cluster.RecentlyDeleted(id) || known && r.expected(*inst)
+	unmanaged := known && r.lacksTag(n, inst.Tags)
 	switch {
+	case known && (unmanaged || !mine) && r.isBare(*inst):
+		if q.maxAge > KeptShort {
+			return nil, KeptShort
+		}
+		return &Found{Ownership: decision.Unknown}, 0
+	case unmanaged:
+		return r.unmanaged(n, id, nil), 0
 	// EC2 shows a new instance a little later than Auto Scaling announces it.
 	case !known && n.Kind == notice.ASGLaunch && !n.Time.IsZero() && time.Since(n.Time) < decision.Young:
 		return &Found{Ownership: decision.Pending}, 0
 	case !mine:
 		return &Found{Ownership: decision.Foreign}, 0
-	case known && inst.Alive():
+	case known && (inst.Alive() || isStarting(n, inst.State)):
 		return &Found{
 			Ownership: decision.Pending, Launched: inst.LastLaunch(), NotSpot: inst.NotSpot(), Unsure: r.unsure(*inst),
 		}, 0
@@ -208,6 +228,20 @@ func (r *Resolver) resolved(
 		return nil, Fresh
 	}
 	return &Found{Ownership: decision.Departed}, 0
+}
+
+// taggedWithin is how soon after its launch EC2 shows the tags of an instance.
+const taggedWithin = time.Minute
+
+// isBare reports whether EC2 may show the tags of an instance a little later. One that names a cluster has its tags.
+func (r *Resolver) isBare(inst instance.Instance) bool {
+	ours, others := clusterOf(inst.Tags, r.ClusterName)
+	return !ours && !others && time.Since(inst.LastLaunch()) < taggedWithin
+}
+
+// isStarting reports whether a notice tells of the launch of an instance that EC2 shows as stopped: of a warm pool.
+func isStarting(n notice.Notice, state string) bool {
+	return n.Kind == notice.ASGLaunch && (state == "stopped" || state == "stopping") && !decision.Late(n, time.Now())
 }
 
 // CarriesNotice reports whether a Node carries a notice.
