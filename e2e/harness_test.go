@@ -575,6 +575,23 @@ func (h *handler) stop() int {
 	return h.cmd.ProcessState.ExitCode()
 }
 
+// stopWith is the kubelet of the replica: it stops it when its pod has to stop.
+func (h *handler) stopWith(pod string) {
+	go func() {
+		for !h.isExited() && h.s.ctx.Err() == nil {
+			p, err := h.s.kube.CoreV1().Pods(h.s.name).Get(h.s.ctx, pod, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) || err == nil && p.DeletionTimestamp != nil {
+				_ = h.cmd.Process.Signal(syscall.SIGTERM) // it may have exited
+				return
+			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-h.exited:
+			}
+		}
+	}()
+}
+
 func (h *handler) isExited() bool {
 	select {
 	case <-h.exited:

@@ -2,26 +2,19 @@ package app
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strconv"
 	"sync"
 	"time"
 
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/sets"
-	typedpolicyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/controller"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
-	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
@@ -44,10 +37,7 @@ func (a *App) stand(ctx context.Context) error {
 		elector, term := a.elector(), lead
 		lead = func(ctx context.Context) error { return elector.Run(ctx, term) }
 	}
-	return keepLeading(ctx, a.log, lead, func(ctx context.Context) {
-		evictSelf(ctx, a.log, a.kube.PolicyV1(), a.drainer.Self)
-		a.drainer.EvictSelf = true
-	})
+	return lead(ctx)
 }
 
 // lease is the Lease of this release, as namespace/name.
@@ -238,19 +228,14 @@ func serving(receive func(context.Context) error, beside ...func(context.Context
 }
 
 // lead runs the controller, and once it has resumed what nodes carry, serve. It returns when ctx
-// ends, when this pod is the last on its node ([nodedrain.ErrGiveWay]), or when serve does so
-// before.
+// ends, or when serve does so before.
 func lead(
 	ctx context.Context, log logr.Logger, ctrl *controller.Controller, serve func(context.Context) error,
 ) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	ran := make(chan error, 1)
-	go func() {
-		err := ctrl.Run(ctx)
-		stop(err)
-		ran <- err
-	}()
+	go func() { ran <- ctrl.Run(ctx) }()
 	select {
 	case <-ctrl.Registry.Resumed():
 		if err := serve(ctx); ctx.Err() == nil {
@@ -261,59 +246,6 @@ func lead(
 	case <-ctx.Done():
 	}
 	return <-ran
-}
-
-const (
-	// evictTime is how long a replica that has given the lease away tries to evict itself
-	// before it stands for election again: five tries. If the other replica is ready, it
-	// takes the lease within two seconds. If it is not, nobody leads during that time, of the
-	// two minutes that a spot warning gives.
-	evictTime = 9 * time.Second
-	// stopTime is how long the kubelet may take to stop the pod after its eviction.
-	stopTime = time.Minute
-)
-
-// keepLeading calls lead until it returns for another reason than that this pod is the last
-// on its node. For that reason it calls leave, and then lead again if the process still
-// runs. That happens once: from then on the drain of the node treats this pod as any other.
-func keepLeading(
-	ctx context.Context, log logr.Logger, lead func(context.Context) error, leave func(context.Context),
-) error {
-	for {
-		err := lead(ctx)
-		if !errors.Is(err, nodedrain.ErrGiveWay) {
-			return err
-		}
-		if leave(ctx); ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		log.Info("this pod is still on its node: standing for election again")
-	}
-}
-
-// evictSelf evicts the pod that this process runs in, which is the last on a node that is
-// being drained, and waits for its end. The lease is released by then: the next leader has to
-// finish the node, and evicts this pod if it cannot do so itself. evictSelf returns when ctx
-// ends, or when there seems to be no next leader: a budget that spares one of two replicas
-// refuses while the other is not ready.
-func evictSelf(ctx context.Context, log logr.Logger, client typedpolicyv1.EvictionsGetter, self types.NamespacedName) {
-	const pause = 2 * time.Second
-	trying, stop := context.WithTimeout(ctx, evictTime)
-	defer stop()
-	for {
-		err := client.Evictions(self.Namespace).Evict(trying, &policyv1.Eviction{
-			ObjectMeta: metav1.ObjectMeta{Namespace: self.Namespace, Name: self.Name},
-		})
-		if err == nil || apierrors.IsNotFound(err) {
-			log.Info("this pod is evicted from its node", "pod", self.String())
-			_ = retry.Sleep(ctx, stopTime) // an error is the end that it waits for
-			return
-		}
-		logging.Warn(log, "this pod is not evicted from its node", "error", err, "pod", self.String())
-		if retry.Sleep(trying, pause) != nil {
-			return
-		}
-	}
 }
 
 // listTagged lists the instances with the managed tag until ctx ends: a notice is acted on while EC2 gives no answer,

@@ -76,9 +76,12 @@ func (t *task) awaitReady(ctx context.Context) error {
 				return err
 			}
 		}
+		// By the tag of a cluster or of this program it is another's: EC2 did not show the instance before. Without those
+		// it was only taken for ours while it was young.
+		isOthers := next.Why == decision.WhyForeign && (t.c.ClusterName != "" || t.c.ManagedTag != "")
 		switch {
-		case next.Why == decision.WhyUnmanaged, next.Why == decision.WhyForeign && t.c.ClusterName != "":
-			return next.act(ctx) // EC2 did not show the instance before
+		case next.Why == decision.WhyUnmanaged, isOthers, late && next.Why == decision.WhyUnknown:
+			return next.act(ctx)
 		case ready, next.Action == decision.Complete, late && t.n.Hook.Destination == notice.WarmPool:
 			hook := t.hook()
 			hook.Assumed = true // that it is gone by then is no loss: the node is ready

@@ -47,8 +47,8 @@ type Config struct {
 const (
 	// askStateAgain is when EC2 is asked again after it has contradicted a new notice.
 	askStateAgain = 5 * time.Second
-	// lookUpsAtOnce bounds the look-ups of instances without a Node for messages that name several: a
-	// body can name thousands, and EC2 takes 200 in one request.
+	// lookUpsAtOnce bounds the look-ups for messages that name several instances: of those with a Node, and of the
+	// others. A body can name thousands, and EC2 takes 200 in one request.
 	lookUpsAtOnce = 200
 	// crowdsAtOnce bounds the messages that are looked up at once and name several
 	// instances. Each holds 150 KB of ids at most.
@@ -66,15 +66,16 @@ type Controller struct {
 
 	Registry *nodedrain.Registry
 
-	resolver  *lookup.Resolver
-	cancelled cancelledChanges
-	lookUps   chan struct{} // a semaphore, see lookUpsAtOnce
-	crowds    chan struct{} // a semaphore, see crowdsAtOnce
-	awaited   sync.Map      // deadlines by *task, of the hooks that no drain is about: of launches, and without a Node
-	nodeless  sync.Map      // overview.Held by *task, of those that wait for a Node
-	uncarried sync.Map      // intent.Hook by *task, of those that are completed and that no drain carries
-	told      *report.Told  // the notices that change no node, as a rule says
-	strange   *report.Told  // the messages about ids that are no instance's
+	resolver   *lookup.Resolver
+	cancelled  cancelledChanges
+	lookUps    chan struct{} // a semaphore, see lookUpsAtOnce
+	ownLookUps chan struct{} // the same
+	crowds     chan struct{} // a semaphore, see crowdsAtOnce
+	awaited    sync.Map      // deadlines by *task, of the hooks that no drain is about: of launches, and without a Node
+	nodeless   sync.Map      // overview.Held by *task, of those that wait for a Node
+	uncarried  sync.Map      // intent.Hook by *task, of those that are completed and that no drain carries
+	told       *report.Told  // the notices that change no node, as a rule says
+	strange    *report.Told  // the messages about ids that are no instance's
 }
 
 // New returns a controller that begins with Run.
@@ -92,13 +93,13 @@ func New(cfg Config) *Controller {
 		cancelled: cancelled,
 		told:      report.NewTold(mostTold),
 		strange:   report.NewTold(mostStrange),
-		lookUps:   make(chan struct{}, lookUpsAtOnce),
-		crowds:    make(chan struct{}, crowdsAtOnce),
+		lookUps:   make(chan struct{}, lookUpsAtOnce), ownLookUps: make(chan struct{}, lookUpsAtOnce),
+		crowds: make(chan struct{}, crowdsAtOnce),
 	}
 }
 
 // Run carries out what Handle begins, after the drains that the nodes carry from an earlier leader. It returns the
-// cause of ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
+// cause of ctx when ctx ends. Nothing is written after it has returned.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -466,16 +467,17 @@ func (c *Controller) handleAll(ctx context.Context, log logr.Logger, n notice.No
 	came := make([]error, len(ids)) // of each instance
 	var all sync.WaitGroup
 	for k, id := range ids {
-		decided := func() {}
-		if k >= own {
-			select {
-			case c.lookUps <- struct{}{}:
-			case <-ctx.Done():
-				came[k] = context.Cause(ctx)
-				continue
-			}
-			decided = sync.OnceFunc(func() { <-c.lookUps })
+		slots := c.lookUps
+		if k < own {
+			slots = c.ownLookUps
 		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			came[k] = context.Cause(ctx)
+			continue
+		}
+		decided := sync.OnceFunc(func() { <-slots })
 		one := ofOne(n, id)
 		all.Go(func() {
 			defer decided()

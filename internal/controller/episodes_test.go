@@ -962,7 +962,7 @@ func TestALaunchHook(t *testing.T) {
 			s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
 			s.lead()
 			s.launch(10 * time.Minute)
-			s.after(30 * time.Second)
+			s.after(50 * time.Second)
 			s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": "", "kubernetes.io/cluster/ours": "owned"}}))
 			s.after(30 * time.Second)
 			s.wantHook(awssim.Active)
@@ -971,13 +971,44 @@ func TestALaunchHook(t *testing.T) {
 			s.wantHook(awssim.Completed)
 		})
 	})
+	t.Run("is ours where EC2 shows the tag later than the Node is there", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.edit = func(c *Config) { c.DeleteForeign = true }
+			s.remove(theNode)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
+			s.lead()
+			s.launch(10 * time.Minute)
+			s.after(15 * time.Second)
+			s.register("new", "uid of new")
+			s.after(15 * time.Second)
+			s.wantHook(awssim.Active)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: theID, Tags: map[string]string{"managed": ""}}))
+			s.after(time.Minute)
+			s.wantHook(awssim.Completed)
+		})
+	})
+	t.Run("into a warm pool is left where EC2 shows no tags at its deadline", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.remove(theNode)
+			s.lead()
+			action := s.quietly(awssim.Launching, "join", 30*time.Second)
+			s.send(s.body("asg-launch-lifecycle", theID, `"AutoScalingGroup"`, `"WarmPool"`, `"ready"`, `"join"`, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", action.Token))
+			s.after(5 * time.Second)
+			s.must(s.aws.PutInstance(awssim.Instance{ID: theID}))
+			s.after(23 * time.Second)
+			s.wantHook(awssim.Active)
+			if s.left() != 1 {
+				t.Errorf("%d messages left, want 1", s.left())
+			}
+		})
+	})
 	t.Run("waits for its node where EC2 shows the instance as it was in its warm pool", func(t *testing.T) {
 		tell(t, func(s *story) {
 			s.remove(theNode)
 			s.must(s.aws.SetInstanceState(theID, "stopped"))
 			s.lead()
 			action := s.quietly(awssim.Launching, "join", 10*time.Minute)
-			s.send(s.body("asg-launch-lifecycle", theID, `"AutoScalingGroup"`, `"WarmPool"`, `"ready"`, `"join"`, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", action.Token))
+			s.send(s.body("asg-launch-from-warm-pool", theID, `"ready"`, `"join"`, "f2a5c0a1-6d3f-4b6a-9b62-000000000001", action.Token))
 			s.after(5 * time.Second)
 			s.wantHook(awssim.Active)
 			s.must(s.aws.SetInstanceState(theID, "running"))
@@ -993,7 +1024,7 @@ func TestALaunchHook(t *testing.T) {
 			s.edit = func(c *Config) { c.DeleteForeign = true }
 			s.lead()
 			s.send(s.body("asg-launch-lifecycle", "i-0fedcba9876543210", "2026-11-20T10:15:30Z", "9998-01-01T00:00:00Z"))
-			s.after(2 * time.Hour)
+			s.after(20 * time.Minute)
 			if s.left() != 0 {
 				t.Errorf("%d messages left", s.left())
 			}
@@ -1020,6 +1051,28 @@ func TestALaunchHook(t *testing.T) {
 			s.after(11 * time.Minute)
 			s.wantHook(awssim.Completed)
 		})
+	})
+}
+
+// EC2 has said of an earlier notice that there is no such instance.
+func TestANoticeIsNotJudgedByAnAnswerThatIsOlder(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.edit = func(c *Config) { c.DeleteForeign, c.HookNames = true, []string{"ours"} }
+		s.remove(theNode)
+		s.aws.RemoveInstance(theID)
+		s.lead()
+		s.send(s.body("asg-launch-lifecycle", theID))
+		s.after(5 * time.Second)
+		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, Tags: map[string]string{"managed": ""}}))
+		s.after(30 * time.Second)
+		s.send(s.body("spot-interruption", theID))
+		s.after(5 * time.Second)
+		s.register("new", "uid of new")
+		s.after(5 * time.Second)
+		if !s.isCordoned("new") {
+			t.Error("the node is not cordoned")
+		}
 	})
 }
 

@@ -192,7 +192,7 @@ var strangers = []situation{
 	{words: "no Node here, and according to EC2 the instance does not exist or belongs to another cluster", facts: decision.Facts{Ownership: decision.Foreign}},
 	{words: "an account that is not in `event-accounts`, or another region; logged once for each", facts: decision.Facts{Ownership: decision.Elsewhere}},
 	{words: "the instance lacks the managed tag (`check-tag-before-draining`, on by default)", facts: decision.Facts{Ownership: decision.Unmanaged}},
-	{words: "no Node here, and the role lacks the permission to ask EC2 (without the tag check)", facts: decision.Facts{Ownership: decision.Unknown}},
+	{words: "no Node here, and the role lacks the permission to ask EC2 (without the tag check); or EC2 shows no tags of the instance, less than a minute after its launch", facts: decision.Facts{Ownership: decision.Unknown}},
 }
 
 var ignoredWords = map[notice.Reason]string{

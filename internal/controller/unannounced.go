@@ -3,7 +3,6 @@ package controller
 import (
 	"cmp"
 	"context"
-	"errors"
 	"runtime/pprof"
 	"slices"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
-	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -45,7 +43,7 @@ func (c *Controller) HandleNotice(ctx context.Context, n notice.Notice, acts fun
 			}
 		})
 	})
-	if isLeave(err) || errors.Is(err, nodedrain.ErrGiveWay) { // the next leader goes on with what the node carries
+	if isLeave(err) {
 		return nil
 	}
 	return err

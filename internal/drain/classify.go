@@ -49,7 +49,7 @@ func (n *nodePods) nodeState() evacuation.NodeState {
 }
 
 // refresh updates the pods from the store. It returns the lowest tier with pods that are waited
-// for; above self if there are none.
+// for; above own if there are none.
 func (n *nodePods) refresh(now time.Time) tier {
 	n.kubelet.note(n.nodeState().Ready, now)
 	pods := n.store.list()
@@ -64,7 +64,7 @@ func (n *nodePods) refresh(now time.Time) tier {
 	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return n.departed[pod.UID] != nil }) // the watch is behind
 	n.classify(pods, now)
 	seen := map[types.UID]bool{}
-	front := self + 1
+	front := own + 1
 	n.settledAt = time.Time{}
 	var kept []string
 	for _, pod := range pods {
@@ -174,7 +174,7 @@ func (n *nodePods) classify(pods []*corev1.Pod, now time.Time) {
 			continue
 		}
 		p := n.newPodState(pod, now)
-		if p.tier >= own {
+		if p.tier == own {
 			n.leaving[pod.UID] = p
 			continue
 		}
@@ -221,9 +221,6 @@ func (n *nodePods) assign(pod *corev1.Pod, p *podState, answer chosen, now time.
 // newPodState returns the state of a pod that was not asked to leave yet.
 func (n *nodePods) newPodState(pod *corev1.Pod, now time.Time) *podState {
 	p := newPodState(pod, n.drainer.Grace, n.drainer.Self, now)
-	if p.tier == self && n.drainer.EvictSelf {
-		p.tier = own
-	}
 	p.reconsider(pod, n.request.Rules, n.request.Terms, now)
 	if n.request.Resumed {
 		p.noteEarlier(pod, n.request.Terms.CordonedAt)

@@ -45,11 +45,8 @@ type Drainer struct {
 	Filter Filter
 	// Grace replaces the pods' own termination grace period; negative: their own.
 	Grace time.Duration
-	// Self is the pod that this program runs in. Drain does not evict it, but returns when it is
-	// the only one left, so that another leader evicts it. EvictSelf is for a program that has no
-	// other leader: its pod is evicted too, as the last one.
-	Self      types.NamespacedName
-	EvictSelf bool
+	// Self is the pod that this program runs in, which leaves as the last one.
+	Self types.NamespacedName
 	// Keep is a pod of a DaemonSet that stays whatever a rule says: the one of a program that runs on
 	// each node. If it were evicted, the next one would have to begin with the drain again.
 	Keep types.NamespacedName
@@ -83,7 +80,6 @@ type Drainer struct {
 //     detached. A pod that has ended counts as gone after endedTime, though finalizers keep it, and so
 //     does one that should have ended two minutes ago, if no kubelet confirms it;
 //   - at the deadline;
-//   - when only our own pod is left;
 //   - when ctx ends. Requests in flight then get requestLinger to end.
 //
 // The error is the cause of ctx, or nil: whatever else fails is tried again. ErrMachineGone is no
@@ -165,7 +161,7 @@ func (r *run) drain(ctx, calls context.Context) error {
 		r.result.Record.PodsGone = time.Now()
 	}
 	r.result.Returned = r.pods.newcomers.names()
-	if volumes := r.drainer.Volumes; inTime && volumes != nil && !r.result.Self {
+	if volumes := r.drainer.Volumes; inTime && volumes != nil {
 		begun := time.Now()
 		r.result.Volumes, err = volumes.await(ctx, r)
 		r.result.Record.VolumesTook = time.Since(begun)
@@ -238,7 +234,7 @@ func (r *run) look(calls context.Context) (wake time.Time, done, inTime bool) {
 // something changes), and whether the drain is done with its pods.
 func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.Time, done bool) {
 	front := r.pods.refresh(now)
-	if front >= self { // no pod is waited for, or our own alone
+	if front > own { // no pod is waited for
 		if !r.slots.idle() || !r.pods.settledAt.IsZero() {
 			return earlier(r.end(), r.pods.settledAt), false
 		}
@@ -254,26 +250,18 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 		}
 		// The terms say it a moment after the cordon.
 		look := r.cordonPending.Add(recheckInterval + lateBindTime)
-		if front > self && r.cordonPending.After(r.request.Terms.CordonedAt) && now.Before(look) {
+		if r.cordonPending.After(r.request.Terms.CordonedAt) && now.Before(look) {
 			return earlier(earlier(r.end(), look), now.Add(recheckInterval)), false
 		}
-		r.result.Self = front == self
 		return time.Time{}, true
 	}
 	wake = earlier(r.end(), r.pods.settledAt)
 	for _, pod := range r.pods.sorted() {
 		p := r.pods.leaving[pod.UID]
-		if deadline := r.request.Terms.Deadline; p.tier == self && !deadline.IsZero() {
-			// The next leader needs the time before the deadline more than we do.
-			if giveWay := deadline.Add(-p.grace - 2*margin); now.Before(giveWay) {
-				wake = earlier(wake, giveWay)
-			} else if patience := r.result.Record.LastAsked.Add(requestTimeout); r.slots.idle() &&
-				(r.inFlight == 0 || !now.Before(patience)) { // what is cut off may be done all the same
-				r.result.Self = true
-				return time.Time{}, true
-			} else {
-				wake = earlier(wake, patience)
-			}
+		answered := r.result.Record.LastAsked.Add(requestTimeout)
+		if p.tier == own && r.inFlight > 0 && now.Before(answered) && !p.mustForce(r.request.Terms, now) {
+			wake = earlier(wake, answered) // what is cut off by our end may be done all the same
+			continue
 		}
 		wake = earlier(wake, r.advance(calls, pod, p, front, now))
 	}

@@ -670,20 +670,11 @@ func TestAPodThatStopsTooSlowlyIsCutShortAtTheDeadline(t *testing.T) {
 	}
 }
 
-func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
+func TestOurOwnPodLeavesLast(t *testing.T) {
 	self := types.NamespacedName{Namespace: "ns", Name: "self"}
-	t.Run("when all others are gone", func(t *testing.T) {
+	t.Run("when all others are gone, as its budget allows", func(t *testing.T) {
 		play(t, func(s *stage) {
 			s.drainer.Self = self
-			s.pod("self")
-			s.pod("a")
-			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-			s.wantEnd(result, err, evacuation.Result{Evicted: 1, Self: true}, lateBindTime)
-		})
-	})
-	t.Run("but evicted, as the last, where there is none", func(t *testing.T) {
-		play(t, func(s *stage) {
-			s.drainer.Self, s.drainer.EvictSelf = self, true
 			s.refuse = func(pod string) *metav1.Status {
 				if pod == "self" && time.Since(s.begin) < 50*time.Second {
 					return budget(pod)
@@ -694,7 +685,7 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 			s.pod("self")
 			s.stops["a"] = 20 * time.Second
 			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-			if result.Evicted != 2 || result.Self || err != nil {
+			if result.Evicted != 2 || err != nil {
 				t.Errorf("Drain = %+v, %v", result, err)
 			}
 			if requests := s.requests(); requests[0] != "a" || slices.Contains(requests[1:], "a") {
@@ -702,27 +693,17 @@ func TestOurOwnPodIsLeftToTheNextLeader(t *testing.T) {
 			}
 		})
 	})
-	// A pod that comes late is one of those that have to leave.
-	t.Run("but not when the machine goes with another", func(t *testing.T) {
-		play(t, func(s *stage) {
-			s.drainer.Self = self
-			s.pod("self")
-			time.AfterFunc(3*time.Second, func() { s.pod("late") })
-			s.stops["late"] = time.Minute
-			result, err := s.drainIn(s.goneAfter(20*time.Second), evacuation.Terms{CordonedAt: s.begin}, nil)
-			if result.Self || !slices.Contains(result.Lost, "ns/late") {
-				t.Errorf("Drain = %+v, %v", result, err)
-			}
-		})
-	})
-	t.Run("or time runs out", func(t *testing.T) {
+	t.Run("but in time for the next leader to force what is left", func(t *testing.T) {
 		play(t, func(s *stage) {
 			s.drainer.Self = self
 			s.pod("self")
 			s.pod("slow", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(600)) })
 			s.stops["slow"] = 500 * time.Second
-			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
-			s.wantEnd(result, err, evacuation.Result{Self: true}, 80*time.Second)
+			_, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(120 * time.Second)}, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			s.want(0, "0s evicted slow with 1m58s", "1m20s evicted self with 30s")
 		})
 	})
 }

@@ -43,19 +43,20 @@ type step struct {
 }
 
 // nextStep decides what is done next with a pod. front is the lowest tier with pods that are
-// waited for. With deadline D, grace g, margin m, and F as forceAt says, which is D - g - m if the notice is longer:
+// waited for. With deadline D, grace g, margin m, and F as forceAt says, which is D - g - m if the notice is longer.
+// For our own pod, F is D - 2 m, and D - g - m is D - g - 2 m:
 //
 //	has ended, but finalizers keep its object | wait
 //	stopping:                               |
-//	  nothing is forced, or asked to hurry  | wait
+//	  nothing is forced, or asked to hurry, |
+//	  or it is our own pod                  | wait
 //	  ends by D - 2 s, and is not late      | wait
 //	  D - m is ahead                        | wait
 //	  otherwise                             | delete with the shortest grace
-//	our own pod                             | wait; Drain gives way
 //	a deletion is in flight, under 10 s     | wait
 //	accepted less than 30 s ago             | wait for the watch to show it
-//	F reached, or budgets ignored,          |
-//	and terms that are not patient:         |
+//	F reached, or budgets ignored (but for  |
+//	our own pod), and terms not patient:    |
 //	  a deletion has failed, or an eviction |
 //	  was not heard since F, too recently   | wait
 //	  an eviction is in flight, under 2 s   | wait
@@ -81,8 +82,6 @@ func nextStep(p podState, front tier, terms evacuation.Terms, now time.Time) ste
 		return step{}
 	case p.stopping():
 		return cutShort(p, terms, now)
-	case p.tier == self:
-		return step{}
 	case !p.deletingSince.IsZero() && now.Before(deleted):
 		return step{until: deleted}
 	case !p.acceptedAt.IsZero() && now.Before(shown):
@@ -96,7 +95,7 @@ func nextStep(p podState, front tier, terms evacuation.Terms, now time.Time) ste
 
 // cutShort is for a stopping pod: one that would outlive the deadline is killed just before it.
 func cutShort(p podState, terms evacuation.Terms, now time.Time) step {
-	if modeOf(terms) == patient || p.shortened {
+	if modeOf(terms) == patient || p.shortened || p.tier == own {
 		return step{}
 	}
 	// The API server cuts times to seconds, so one second is no difference. After the deadline
@@ -131,7 +130,7 @@ func force(p podState, terms evacuation.Terms, now time.Time) step {
 	}
 	grace := p.graceNow(terms, now)
 	tried := p.refused > 0 || p.lateUnheard >= lateTries || inFlight || !p.deletingSince.IsZero() || !p.acceptedAt.IsZero()
-	if tried || modeOf(terms) == immediate {
+	if tried || modeOf(terms) == immediate && p.tier != own {
 		return step{kind: stepDelete, grace: grace}
 	}
 	return p.evictWith(grace)
@@ -191,6 +190,9 @@ func (p podState) lastMoment(terms evacuation.Terms) time.Time {
 	if terms.Deadline.IsZero() {
 		return time.Time{}
 	}
+	if p.tier == own { // the next leader has to force what is left
+		return terms.Deadline.Add(-p.grace - 2*margin)
+	}
 	return terms.Deadline.Add(-p.grace - margin)
 }
 
@@ -200,6 +202,9 @@ func (p podState) lastMoment(terms evacuation.Terms) time.Time {
 func (p podState) forceAt(terms evacuation.Terms) time.Time {
 	if modeOf(terms) == patient {
 		return time.Time{}
+	}
+	if p.tier == own { // its budget says whether there is another leader; this is its time to give the lease away
+		return terms.Deadline.Add(-2 * margin)
 	}
 	if p.fits(terms) || p.hopeless {
 		return p.lastMoment(terms)
@@ -231,7 +236,7 @@ func (p podState) hurries(terms evacuation.Terms, now time.Time) bool {
 // never zero.
 func (p podState) graceNow(terms evacuation.Terms, now time.Time) time.Duration {
 	grace := p.grace
-	if modeOf(terms) != patient {
+	if modeOf(terms) != patient && p.tier != own {
 		grace = min(grace, terms.Deadline.Add(-killTime).Sub(now).Truncate(time.Second))
 	}
 	return max(time.Second, grace)
@@ -240,5 +245,5 @@ func (p podState) graceNow(terms evacuation.Terms, now time.Time) time.Duration 
 // mustForce reports whether a pod must be forced now.
 func (p podState) mustForce(terms evacuation.Terms, now time.Time) bool {
 	mode := modeOf(terms)
-	return mode == immediate || mode == byDeadline && !now.Before(p.forceAt(terms))
+	return mode == immediate && p.tier != own || mode != patient && !now.Before(p.forceAt(terms))
 }

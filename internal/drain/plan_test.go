@@ -289,8 +289,32 @@ func TestNextStep(t *testing.T) {
 			pod: podState{tier: critical, grace: 30 * s, ownGrace: true}, front: workload, terms: evacuation.Terms{Deadline: at(35), Patient: true},
 			want: step{kind: stepEvict},
 		},
-		"our own pod is never touched": {
-			pod: podState{tier: self, grace: 30 * s, ownGrace: true}, front: self, terms: evacuation.Terms{Deadline: at(1)},
+		"our own pod waits for the others": {
+			pod: podState{tier: own, grace: 20 * s, ownGrace: true}, front: workload, terms: evacuation.Terms{Deadline: at(31)},
+			want: step{until: at(1)},
+		},
+		"also where budgets are ignored": {
+			pod: podState{tier: own, grace: 20 * s, ownGrace: true}, front: workload, terms: evacuation.Terms{Deadline: at(31), IgnoreBudgets: true},
+			want: step{until: at(1)},
+		},
+		"but goes while the next leader has time to force them": {
+			pod: podState{tier: own, grace: 20 * s, ownGrace: true}, front: workload, terms: evacuation.Terms{Deadline: at(30)},
+			want: step{kind: stepEvict},
+		},
+		"and keeps to its budget until it has to give the lease away": {
+			pod: podState{tier: own, grace: 20 * s, ownGrace: true, refused: 1, retryAt: at(30)}, front: workload, terms: evacuation.Terms{Deadline: at(30)},
+			want: step{until: at(20)},
+		},
+		"with all of its grace": {
+			pod: podState{tier: own, grace: 20 * s, ownGrace: true, refused: 1}, front: workload, terms: evacuation.Terms{Deadline: at(10)},
+			want: step{kind: stepDelete, grace: 20 * s},
+		},
+		"also where its notice is over": {
+			pod: podState{tier: own, grace: 20 * s, ownGrace: true}, front: workload, terms: evacuation.Terms{Deadline: at(-60), IgnoreBudgets: true},
+			want: step{kind: stepEvict},
+		},
+		"and of which nobody takes anything": {
+			pod: podState{tier: own, grace: 20 * s, ownGrace: true, deletion: at(20)}, terms: evacuation.Terms{Deadline: at(1)},
 			want: step{},
 		},
 	} {
@@ -310,7 +334,7 @@ func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 			return time.Duration(rapid.IntRange(low, high).Draw(t, name)) * time.Second
 		}
 		p := podState{
-			tier:     tier(rapid.IntRange(int(first), int(self)).Draw(t, "tier")),
+			tier:     tier(rapid.IntRange(int(first), int(own)).Draw(t, "tier")),
 			grace:    seconds("grace", 0, 700),
 			ownGrace: rapid.Bool().Draw(t, "own"),
 			refused:  rapid.IntRange(0, 3).Draw(t, "refused"),
@@ -327,12 +351,10 @@ func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 		if rapid.Bool().Draw(t, "hard") {
 			terms.Deadline = now.Add(seconds("deadline", -10, 700))
 		}
-		front := tier(rapid.IntRange(int(first), int(self)).Draw(t, "front"))
+		front := tier(rapid.IntRange(int(first), int(own)).Draw(t, "front"))
 		m := nextStep(p, front, terms, now)
 		left := terms.Deadline.Sub(now)
 		switch {
-		case p.tier == self && p.deletion.IsZero() && m.kind != stepWait:
-			t.Fatalf("our own pod: %+v", m)
 		case m.kind == stepEvict && !p.evictingSince.IsZero():
 			t.Fatalf("a second eviction beside the first: %+v", m)
 		case m.kind == stepDelete && m.grace < time.Second:
@@ -343,15 +365,17 @@ func TestNextStepNeverBreaksItsPromises(t *testing.T) {
 			t.Fatalf("grace %s of %s, in patience", m.grace, p.grace)
 		case m.kind == stepEvict && p.tier == last && (terms.Deadline.IsZero() || now.Before(terms.Deadline.Add(-p.grace-margin))):
 			t.Fatalf("asked before its last moment: %+v", m)
-		case m.kind != stepWait && !terms.Deadline.IsZero() && !terms.Patient && m.grace > max(left, time.Second) && now.After(terms.Deadline.Add(-p.grace-margin)):
+		case p.tier == own && m.kind != stepWait && m.grace != p.graceNow(terms, now) && (!p.ownGrace || m.grace != 0):
+			t.Fatalf("our own pod: %+v", m)
+		case m.kind != stepWait && !terms.Deadline.IsZero() && !terms.Patient && p.tier != own && m.grace > max(left, time.Second) && now.After(terms.Deadline.Add(-p.grace-margin)):
 			t.Fatalf("grace %s with %s left", m.grace, left)
 		case m.kind == stepWait && !m.until.IsZero() && !m.until.After(now):
 			t.Fatalf("waits until %s, which has passed", m.until)
-		case m.kind == stepWait && terms.Patient && p.evictingSince.IsZero() && !now.Before(p.retryAt) && !terms.Deadline.IsZero() && p.tier != self && p.deletion.IsZero() &&
+		case m.kind == stepWait && terms.Patient && p.evictingSince.IsZero() && !now.Before(p.retryAt) && !terms.Deadline.IsZero() && p.deletion.IsZero() &&
 			!now.Before(terms.Deadline.Add(-p.grace-margin)):
 			t.Fatalf("waits although it is the last moment to ask")
-		case m.kind == stepWait && !terms.Deadline.IsZero() && !terms.Patient && p.tier != self && p.deletion.IsZero() && p.failed == 0 &&
-			!now.Before(terms.Deadline.Add(-p.grace-margin)):
+		case m.kind == stepWait && !terms.Deadline.IsZero() && !terms.Patient && p.deletion.IsZero() && p.failed == 0 &&
+			!now.Before(terms.Deadline.Add(-p.grace-margin)) && (p.tier != own || !now.Before(terms.Deadline.Add(-2*margin))):
 			t.Fatalf("waits although it has to be forced")
 		}
 	})

@@ -72,7 +72,7 @@ func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName
 	p := &podState{name: nameOf(pod), option: grace, created: pod.CreationTimestamp.Time, seen: now}
 	p.idle = pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	if ours.Name != "" && pod.Name == ours.Name && pod.Namespace == ours.Namespace {
-		p.tier = self
+		p.tier = own
 	}
 	if pod.DeletionTimestamp != nil {
 		p.deletion = pod.DeletionTimestamp.Time
@@ -140,8 +140,7 @@ const (
 	critical tier = lastOrder + 1 + iota // system-cluster-critical and above: the others may need them to stop well
 	last                                 // not asked before the last moment that its grace period allows
 	veryLast                             // after all others, as the pods of a log shipper want it
-	own                                  // the pod that this program runs in, if there is no other leader
-	self                                 // the same, if there is one; Drain never evicts it
+	own                                  // the pod that this program runs in
 )
 
 // headStart is how long the others wait for the pods that leave first. Most pods stop within the
@@ -212,7 +211,7 @@ func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacu
 	p.setGrace(pod, terms)
 	hasDeadline := !terms.Deadline.IsZero()
 	over := !p.turn.Until.IsZero() && !now.Before(p.turn.Until)
-	if p.tier >= own || p.requested || p.considered == pod && p.hadDeadline == hasDeadline && !over {
+	if p.tier == own || p.requested || p.considered == pod && p.hadDeadline == hasDeadline && !over {
 		return
 	}
 	p.considered, p.hadDeadline = pod, hasDeadline
@@ -221,19 +220,19 @@ func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacu
 }
 
 // setGrace sets the grace period of a pod: that of the terms, or the option's, or its own, but no longer than the terms
-// allow.
+// allow. Our own pod has its own, in which it gives the lease away.
 func (p *podState) setGrace(pod *corev1.Pod, terms evacuation.Terms) {
 	p.grace, p.ownGrace = p.option, false
 	switch {
-	case terms.Grace > 0:
+	case terms.Grace > 0 && p.tier != own:
 		p.grace = terms.Grace
-	case p.option < 0:
+	case p.option < 0, p.tier == own:
 		p.grace, p.ownGrace = 0, true
 		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
 			p.grace = secondsOf(*s)
 		}
 	}
-	if most := terms.MostGrace; most > 0 && p.grace > most {
+	if most := terms.MostGrace; most > 0 && p.grace > most && p.tier != own {
 		p.grace, p.ownGrace = most, false
 	}
 }
@@ -265,7 +264,7 @@ func (p podState) changesAt(now time.Time) (at time.Time) {
 // turnWords say in the log when a pod leaves, and who wants it so. They are empty for most pods.
 func (p podState) turnWords() string {
 	switch {
-	case p.tier >= own:
+	case p.tier == own:
 		return "this program's own pod goes last"
 	case p.tier == critical:
 		return "it is critical to the system, and goes after the others"

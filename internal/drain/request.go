@@ -437,6 +437,10 @@ func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) 
 		log.Info("deleted a pod", "grace", c.step.grace.String(), "why", p.forcedWhy(terms, c.shortens, now))
 	case c.step.kind == stepEvict && !p.evicted && !p.forced:
 		p.evicted = true
+		if p.tier == own {
+			log.Info("evicted this program's own pod: the next leader goes on")
+			break
+		}
 		log.V(1).Info("evicted a pod")
 	}
 }

@@ -41,7 +41,7 @@ type PodOutcome struct {
 	// empty for pods that nobody expects to leave.
 	Stays bool
 	Why   string
-	Self  bool // our own pod: it leaves last, by itself
+	Self  bool // our own pod: it leaves last, and another leader goes on
 	// Ended is true for a pod of which nothing runs any more. If finalizers keep its object, it is not asked.
 	Ended bool
 	// Critical is true for a pod that leaves after the workloads because it is critical to the system.
@@ -86,7 +86,7 @@ func (s Simulation) Run() []PodOutcome {
 	outcomes, states := s.begin()
 	allowed := maps.Clone(s.Allowed)
 	for now := s.Start; ; {
-		front := self
+		front := own + 1
 		for k, p := range states {
 			if p.stopping() && !p.deletion.After(now) {
 				outcomes[k].Gone = p.deletion
@@ -97,7 +97,7 @@ func (s Simulation) Run() []PodOutcome {
 			outcomes[k].Turn, outcomes[k].Critical = p.turn, p.tier == critical
 			front = min(front, p.countsAs(now))
 		}
-		if front == self || !now.Before(s.End) {
+		if front > own || !now.Before(s.End) {
 			break
 		}
 		wake, acted := s.End, false
@@ -136,7 +136,7 @@ func (s Simulation) begin() (outcomes []PodOutcome, states map[int]*podState) {
 	answers, _ := s.Filter.mustLeave(candidates)
 	for k, pod := range s.Pods {
 		p := all[k]
-		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == self, Turn: p.turn, Ended: p.end.hasCome()}
+		o := PodOutcome{Pod: pod, Own: p.grace, Self: p.tier == own, Turn: p.turn, Ended: p.end.hasCome()}
 		if !o.Self {
 			o.Stays, o.Why = !answers[k].leaves, answers[k].why
 		}

@@ -54,8 +54,6 @@ func outcomes(all []PodOutcome) []string {
 		switch {
 		case f.Stays:
 			line += " stays: " + f.Why
-		case f.Self:
-			line += " leaves last"
 		case f.Asked.IsZero():
 			line += " is never asked"
 		case f.Forced:
@@ -129,7 +127,7 @@ func TestASimulationTellsWhatTheDrainWouldDo(t *testing.T) {
 		},
 		"some stay, and our own is last": {
 			simulationOf(two, at(120), actor("handler", 20), actor("cache", 30, withEmptyDir), actor("a", 10)),
-			[]string{"a evicted at 0s with 10s, gone at 10s", "cache stays: it has an emptyDir volume: delete-local-data is false", "handler leaves last"},
+			[]string{"a evicted at 0s with 10s, gone at 10s", "handler evicted at 10s with 20s, gone at 30s", "cache stays: it has an emptyDir volume: delete-local-data is false"},
 		},
 		"an empty node": {simulationOf(two, at(120)), nil},
 	} {

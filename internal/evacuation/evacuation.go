@@ -151,8 +151,7 @@ type Result struct {
 	// Returned are pods that came during the drain and stay. If they were asked to leave, they
 	// would come again.
 	Returned []string
-	Self     bool // the only pod left is the one of this program
-	Volumes  int  // volumes of the pods that were still attached when they were not waited for any more
+	Volumes  int // volumes of the pods that were still attached when they were not waited for any more
 
 	Record Record
 }

@@ -115,9 +115,6 @@ func (r *Resolver) Resolve(
 	if err != nil {
 		return r.withoutAnswer(*n, id, q.nodes, err)
 	}
-	if known && len(q.nodes) > 0 && q.maxAge > KeptShort && r.lacksTag(*n, inst.Tags) { // it may have got the tag since
-		return r.Resolve(ctx, n, id, KeptShort)
-	}
 	found, maxAge := r.resolved(*n, id, q, inst, known)
 	if found == nil { // the answer is too old to go by
 		return r.Resolve(ctx, n, id, maxAge)
@@ -181,11 +178,24 @@ func (r *Resolver) resolved(
 			return nil, Fresh
 		}
 	}
+	mine := len(nodes) > 0 || r.Cluster.RecentlyDeleted(id) || known && r.expected(*inst)
+	lacksTag := known && r.lacksTag(n, inst.Tags)
+	if lacksTag || !mine {
+		early := r.isEarly(n, id, *inst, known)
+		switch {
+		case (early || len(nodes) > 0) && q.maxAge > KeptShort: // EC2 may show more by now
+			return nil, KeptShort
+		case early && known:
+			return &Found{Ownership: decision.Unknown}, 0
+		case lacksTag:
+			r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
+				fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
+			return &Found{Ownership: decision.Unmanaged}, 0
+		}
+	}
 	switch {
 	case len(nodes) == 0:
-		return r.resolvedWithoutNode(n, id, q, inst, known)
-	case known && r.lacksTag(n, inst.Tags):
-		return r.unmanaged(n, id, nodes), 0
+		return r.resolvedWithoutNode(n, q, inst, known, mine)
 	case doubtful:
 		return r.asked(r.ofNodes(id, nodes), inst, known), 0
 	}
@@ -194,27 +204,11 @@ func (r *Resolver) resolved(
 	return found, 0
 }
 
-// unmanaged is the resolution of an instance without the managed tag.
-func (r *Resolver) unmanaged(n notice.Notice, id string, nodes []*corev1.Node) *Found {
-	r.reportIgnored(n, id, nodes, "it has no tag "+r.Policy.ManagedTag,
-		fmt.Sprintf("aws ec2 create-tags --resources %s --tags 'Key=%s,Value='", id, r.Policy.ManagedTag))
-	return &Found{Ownership: decision.Unmanaged}
-}
-
-// resolvedWithoutNode is resolved for an instance that has no Node.
+// resolvedWithoutNode is resolved for an instance that has no Node and does not lack the managed tag.
 func (r *Resolver) resolvedWithoutNode(
-	n notice.Notice, id string, q *question, inst *instance.Instance, known bool,
+	n notice.Notice, q *question, inst *instance.Instance, known, mine bool,
 ) (found *Found, maxAge time.Duration) {
-	mine := r.Cluster.RecentlyDeleted(id) || known && r.expected(*inst)
-	unmanaged := known && r.lacksTag(n, inst.Tags)
 	switch {
-	case known && (unmanaged || !mine) && r.isBare(*inst):
-		if q.maxAge > KeptShort {
-			return nil, KeptShort
-		}
-		return &Found{Ownership: decision.Unknown}, 0
-	case unmanaged:
-		return r.unmanaged(n, id, nil), 0
 	// EC2 shows a new instance a little later than Auto Scaling announces it.
 	case !known && n.Kind == notice.ASGLaunch && !n.Time.IsZero() && time.Since(n.Time) < decision.Young:
 		return &Found{Ownership: decision.Pending}, 0
@@ -230,18 +224,28 @@ func (r *Resolver) resolvedWithoutNode(
 	return &Found{Ownership: decision.Departed}, 0
 }
 
-// taggedWithin is how soon after its launch EC2 shows the tags of an instance.
-const taggedWithin = time.Minute
+// shownWithin is how soon after its launch EC2 shows the tags of an instance.
+const shownWithin = time.Minute
 
-// isBare reports whether EC2 may show the tags of an instance a little later. One that names a cluster has its tags.
-func (r *Resolver) isBare(inst instance.Instance) bool {
+// isEarly reports whether EC2 was last asked before it has to show the instance, which is there when its notice is, or
+// before it has to show its tags. What names a cluster are its tags.
+func (r *Resolver) isEarly(n notice.Notice, id string, inst instance.Instance, known bool) bool {
+	_, _, asked := r.Known(id)
 	ours, others := clusterOf(inst.Tags, r.ClusterName)
-	return !ours && !others && time.Since(inst.LastLaunch()) < taggedWithin
+	switch launched := inst.LastLaunch(); {
+	case !known:
+		return asked.Before(n.Time)
+	case ours, others, launched.IsZero():
+		return false
+	default:
+		return asked.Sub(launched) < shownWithin
+	}
 }
 
-// isStarting reports whether a notice tells of the launch of an instance that EC2 shows as stopped: of a warm pool.
+// isStarting reports whether a notice tells of the launch of an instance that EC2 still shows in its warm pool.
 func isStarting(n notice.Notice, state string) bool {
-	return n.Kind == notice.ASGLaunch && (state == "stopped" || state == "stopping") && !decision.Late(n, time.Now())
+	return n.Kind == notice.ASGLaunch && n.Hook.Origin == notice.WarmPool && !decision.Late(n, time.Now()) &&
+		(state == "stopped" || state == "stopping")
 }
 
 // CarriesNotice reports whether a Node carries a notice.

@@ -231,7 +231,6 @@ func TestADrainHasOneOutcome(t *testing.T) {
 		"some are there when the machine is gone": {evacuation.Result{Evicted: 3, Lost: some}, nil, intent.Gone},
 		"and of some nobody knew":                 {evacuation.Result{Lost: some, Unconfirmed: some}, nil, intent.Gone},
 		"no kubelet says that they have ended":    {evacuation.Result{Unconfirmed: some}, nil, intent.Unconfirmed},
-		"only our own pod is left":                {evacuation.Result{Self: true}, nil, ""},
 		"the leader ends":                         {evacuation.Result{Evicted: 3}, errors.New("the lease is lost"), ""},
 		"somebody has uncordoned the node":        {evacuation.Result{Evicted: 3}, errUncordoned, intent.CalledOff},
 		"the machine was started again":           {evacuation.Result{}, fmt.Errorf("drain: %w", errRestarted), intent.CalledOff},

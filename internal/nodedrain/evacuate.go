@@ -46,7 +46,7 @@ func (d evacuateStage) run(ctx context.Context) error {
 	free()
 	took := time.Since(start)
 	targets := new(report.Targets)
-	if err == nil && !d.evacuated.Load().Self {
+	if err == nil {
 		targets, err = d.awaitLoadBalancers(ctx)
 	}
 	return d.conclude(targets, took, err)
@@ -147,12 +147,8 @@ func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err
 		d.history.drain = &ended
 		d.r.Observer.Drained(ended)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("drain node %s: %w", d.ref.Name, err)
-	case result.Self:
-		d.log.Info("only this program's own pod is left on the node: releasing the lease")
-		return ErrGiveWay
 	}
 	d.podsGone.close()
 	d.outcome = ended.Outcome

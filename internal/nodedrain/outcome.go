@@ -21,7 +21,7 @@ import (
 // TestADrainHasOneOutcome is its specification.
 //
 //	called off, see isCalledOff                     | called off
-//	another error, or our own pod is the last       | none so far
+//	another error                                   | none so far
 //	pods were there when the machine was gone       | gone
 //	pods were there at the deadline, see isLate     | missed
 //	pods should have ended, and no kubelet says so  | unconfirmed
@@ -30,7 +30,7 @@ func outcomeOf(i intent.Intent, r evacuation.Result, err error) intent.Outcome {
 	switch {
 	case isCalledOff(err):
 		return intent.CalledOff
-	case err != nil, r.Self:
+	case err != nil:
 		return ""
 	case len(r.Lost) > 0:
 		return intent.Gone

@@ -5,7 +5,6 @@ package nodedrain
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"runtime/pprof"
 	"slices"
@@ -269,19 +268,13 @@ func (r *Registry) hasEnded(d *Drain) bool {
 	return d.ended
 }
 
-// ErrGiveWay is returned by Run when the pod of this program is the last on a node that is
-// being drained: the next leader has to finish the drain.
-var ErrGiveWay = errors.New("this pod is the last on its node")
-
 // Resumed returns a channel that is closed when the drains of earlier leaders have begun again, but for those of nodes
 // without a provider id: EC2 is still asked which instances they are.
 func (r *Registry) Resumed() <-chan struct{} { return r.resumed }
 
 // Run carries out the drains: first those that the nodes carry, then those that are recorded. It returns the cause of
-// ctx when ctx ends, or ErrGiveWay. Nothing is written after it has returned.
+// ctx when ctx ends. Nothing is written after it has returned.
 func (r *Registry) Run(ctx context.Context) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { r.resume(ctx) })
@@ -302,8 +295,6 @@ func (r *Registry) Run(ctx context.Context) error {
 		case nd := <-r.toRun:
 			all.Go(func() {
 				switch err := r.carryOut(ctx, nd); {
-				case errors.Is(err, ErrGiveWay):
-					stop(ErrGiveWay)
 				case err != nil && ctx.Err() == nil:
 					r.beginAgain(ctx, nd, err)
 				case err != nil:

@@ -58,7 +58,7 @@ func (r *Report) Summary() Summary {
 		if f.Stays && f.Why != "" && !ofDaemonSet(f.Pod) && !r.Terms.Deadline.IsZero() {
 			s.Lost = append(s.Lost, evacuation.NameOf(f.Pod)) // an option, a rule or its owner keeps it there to the end
 		}
-		if f.Stays || f.Self {
+		if f.Stays {
 			continue
 		}
 		if f.Ended {
@@ -114,8 +114,6 @@ func (r *Report) event(f drain.PodOutcome) (what string, at time.Time) {
 	switch {
 	case f.Stays:
 		return "stays", time.Time{}
-	case f.Self:
-		return "leaves last", time.Time{}
 	case f.Asked.IsZero() && f.Ended:
 		return "has ended", time.Time{}
 	case f.Asked.IsZero():
@@ -134,7 +132,7 @@ const unknown = "?"
 
 // maybeBlocked reports whether a budget that could not be read may block the eviction of the pod.
 func (r *Report) maybeBlocked(f drain.PodOutcome) bool {
-	evicted := !f.Stays && !f.Self && !f.Forced && !f.Asked.IsZero()
+	evicted := !f.Stays && !f.Forced && !f.Asked.IsZero()
 	return r.BudgetsUnread != nil && evicted && !evacuation.Unprotected(f.Pod)
 }
 
@@ -258,7 +256,9 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 		parts = append(parts, "two budgets on one pod never clear")
 	}
 	switch {
-	case f.Stays, f.Self, f.Ended:
+	case f.Stays, f.Ended:
+	case f.Self:
+		parts = append(parts, "this is the leader: it leaves last")
 	case f.Critical:
 		parts = append(parts, "after the workloads")
 	case f.Turn.Leave != decision.LeaveNow:
@@ -270,7 +270,7 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 	if f.Turn.Mistake != "" {
 		parts = append(parts, f.Turn.Mistake)
 	}
-	if !f.Stays && !f.Self && !f.Ended && metav1.GetControllerOf(f.Pod) == nil {
+	if !f.Stays && !f.Ended && metav1.GetControllerOf(f.Pod) == nil {
 		parts = append(parts, "no controller")
 	}
 	for _, name := range keepers(f) {
@@ -282,7 +282,7 @@ func (r *Report) remarks(f drain.PodOutcome) string {
 // keepers are the finalizers that will keep the object of a pod when it has stopped, but those that the control plane
 // removes by itself.
 func keepers(f drain.PodOutcome) []string {
-	if f.Stays || f.Self || f.Ended {
+	if f.Stays || f.Ended {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(f.Pod.Finalizers), func(name string) bool {
@@ -314,7 +314,7 @@ func endOf(f drain.PodOutcome) string {
 type PodReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Event is evicted, deleted, stopping, has ended, not asked, leaves last or stays; ? if it is not known.
+	// Event is evicted, deleted, stopping, has ended, not asked or stays; ? if it is not known.
 	Event string `json:"event"`
 	// After is when that happens, in seconds since the notice.
 	After *float64 `json:"afterSeconds,omitempty"`

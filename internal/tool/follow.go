@@ -70,7 +70,7 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 func (t *target) leavers(planned outcome) map[types.UID]string {
 	all := map[types.UID]string{}
 	for _, f := range planned.Fates {
-		if !f.Stays && !f.Self && !f.Ended && !t.cordonsOnly(planned) {
+		if !f.Stays && !f.Ended && !t.cordonsOnly(planned) {
 			all[f.Pod.UID] = evacuation.NameOf(f.Pod)
 		}
 	}
