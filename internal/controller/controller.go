@@ -69,7 +69,7 @@ type Controller struct {
 	resolver   *lookup.Resolver
 	cancelled  cancelledChanges
 	lookUps    chan struct{} // a semaphore, see lookUpsAtOnce
-	ownLookUps chan struct{} // the same
+	ownLookUps chan struct{} // the same, for instances with a Node
 	crowds     chan struct{} // a semaphore, see crowdsAtOnce
 	awaited    sync.Map      // deadlines by *task, of the hooks that no drain is about: of launches, and without a Node
 	nodeless   sync.Map      // overview.Held by *task, of those that wait for a Node

@@ -1065,7 +1065,7 @@ func TestANoticeIsNotJudgedByAnAnswerThatIsOlder(t *testing.T) {
 		s.send(s.body("asg-launch-lifecycle", theID))
 		s.after(5 * time.Second)
 		s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: theID, Tags: map[string]string{"managed": ""}}))
-		s.after(30 * time.Second)
+		s.after(2 * time.Second)
 		s.send(s.body("spot-interruption", theID))
 		s.after(5 * time.Second)
 		s.register("new", "uid of new")

@@ -259,8 +259,9 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 	for _, pod := range r.pods.sorted() {
 		p := r.pods.leaving[pod.UID]
 		answered := r.result.Record.LastAsked.Add(requestTimeout)
-		if p.tier == own && r.inFlight > 0 && now.Before(answered) && !p.mustForce(r.request.Terms, now) {
-			wake = earlier(wake, answered) // what is cut off by our end may be done all the same
+		if p.tier == own && r.inFlight > p.inFlight && now.Before(answered) && !p.mustForce(r.request.Terms, now) {
+			p.dequeue() // what is cut off by our end may be done all the same
+			wake = earlier(earlier(wake, answered), p.forceAt(r.request.Terms))
 			continue
 		}
 		wake = earlier(wake, r.advance(calls, pod, p, front, now))

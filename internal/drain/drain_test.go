@@ -706,6 +706,31 @@ func TestOurOwnPodLeavesLast(t *testing.T) {
 			s.want(0, "0s evicted slow with 1m58s", "1m20s evicted self with 30s")
 		})
 	})
+	t.Run("and is forced in time to give the lease away, whatever hangs", func(t *testing.T) {
+		play(t, func(s *stage) {
+			s.drainer.Self = self
+			s.pod("self")
+			s.pod("hangs", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(0)) })
+			s.refuse = func(pod string) *metav1.Status {
+				if pod == "self" {
+					return budget(pod)
+				}
+				return nil
+			}
+			s.hangs = func(pod string) time.Duration {
+				if pod == "hangs" {
+					return time.Hour
+				}
+				return 0
+			}
+			if _, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(60 * time.Second)}, nil); err != nil {
+				t.Error(err)
+			}
+			if !slices.Contains(s.events, "50s deleted self with 30s") {
+				t.Errorf("events %q", s.events)
+			}
+		})
+	})
 }
 
 // In real time: client-go paces its reports of errors by a clock that all of the

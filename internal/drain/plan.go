@@ -170,7 +170,7 @@ type mode uint8
 const (
 	patient    mode = iota // never: there is no deadline, or the terms say so
 	byDeadline             // when they would otherwise outlive the deadline
-	immediate              // at once
+	immediate              // at once, but for our own
 )
 
 // modeOf returns the mode of the terms. Nothing else reads IgnoreBudgets.

@@ -72,7 +72,7 @@ func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName
 	p := &podState{name: nameOf(pod), option: grace, created: pod.CreationTimestamp.Time, seen: now}
 	p.idle = pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	if ours.Name != "" && pod.Name == ours.Name && pod.Namespace == ours.Namespace {
-		p.tier = own
+		p.tier, p.option = own, -1
 	}
 	if pod.DeletionTimestamp != nil {
 		p.deletion = pod.DeletionTimestamp.Time
@@ -220,19 +220,22 @@ func (p *podState) reconsider(pod *corev1.Pod, rules decision.Rules, terms evacu
 }
 
 // setGrace sets the grace period of a pod: that of the terms, or the option's, or its own, but no longer than the terms
-// allow. Our own pod has its own, in which it gives the lease away.
+// allow. The pod that this program runs in gives the lease away in its own.
 func (p *podState) setGrace(pod *corev1.Pod, terms evacuation.Terms) {
+	if p.tier == own {
+		terms.Grace, terms.MostGrace = 0, 0
+	}
 	p.grace, p.ownGrace = p.option, false
 	switch {
-	case terms.Grace > 0 && p.tier != own:
+	case terms.Grace > 0:
 		p.grace = terms.Grace
-	case p.option < 0, p.tier == own:
+	case p.option < 0:
 		p.grace, p.ownGrace = 0, true
 		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
 			p.grace = secondsOf(*s)
 		}
 	}
-	if most := terms.MostGrace; most > 0 && p.grace > most && p.tier != own {
+	if most := terms.MostGrace; most > 0 && p.grace > most {
 		p.grace, p.ownGrace = most, false
 	}
 }

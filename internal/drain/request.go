@@ -438,10 +438,10 @@ func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) 
 	case c.step.kind == stepEvict && !p.evicted && !p.forced:
 		p.evicted = true
 		if p.tier == own {
-			log.Info("evicted this program's own pod: the next leader goes on")
-			break
+			log.Info("evicted this program's own pod")
+		} else {
+			log.V(1).Info("evicted a pod")
 		}
-		log.V(1).Info("evicted a pod")
 	}
 }
 
@@ -474,11 +474,11 @@ func (c *call) evictionFailed(terms evacuation.Terms, now time.Time) {
 // forcedWhy says why a pod was deleted, for the log.
 func (p podState) forcedWhy(t evacuation.Terms, shortens bool, now time.Time) string {
 	switch {
-	case modeOf(t) == immediate:
+	case modeOf(t) == immediate && p.tier != own:
 		return "the machine is going away already: PodDisruptionBudgets are ignored"
 	case !now.Before(t.Deadline):
 		return "the deadline has passed"
-	case shortens, p.hopeless, p.fits(t):
+	case shortens, p.hopeless, p.fits(t), p.tier == own:
 		return "the deadline is near"
 	}
 	return "its grace period is longer than the notice, of which what refuses its eviction has had its share"

@@ -128,8 +128,8 @@ func (d *Directory) Get(
 	if !notice.IsInstanceID(id) { // EC2 would answer i-* with every instance of the region
 		return inst, false, fmt.Errorf("look up instance %q: not an instance id", id)
 	}
-	if known, ok := d.answers.Get(id); ok && time.Since(known.(*answer).asked) < maxAge {
-		return known.(*answer).instance, known.(*answer).found, nil
+	if inst, found, asked := d.Known(id); time.Since(asked) < maxAge {
+		return inst, found, nil
 	}
 	lane := ordinary
 	if hurry {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/google/go-cmp/cmp"
@@ -42,6 +43,12 @@ func TestTheRunningInstancesWithATagAreListedPageByPage(t *testing.T) {
 		}
 		if _, known, _ := directory.Known(ids[2]); !known { // a notice is acted on though EC2 does not answer
 			t.Error("the answers are forgotten")
+		}
+		if _, found, err := directory.Get(t.Context(), ids[2], time.Minute, false); err != nil || !found {
+			t.Errorf("Get = %t, %v", found, err)
+		}
+		if calls := aws.Counts()[awssim.CallKey{Service: "ec2", Action: "DescribeInstances"}]; calls != 3 {
+			t.Errorf("%d calls with a look-up, want 3", calls)
 		}
 	})
 }

@@ -182,9 +182,10 @@ func (r *Resolver) resolved(
 	lacksTag := known && r.lacksTag(n, inst.Tags)
 	if lacksTag || !mine {
 		early := r.isEarly(n, id, *inst, known)
+		if most := maxAgeOfDenial(early, known, len(nodes) > 0); q.maxAge > most { // EC2 may show more by now
+			return nil, most
+		}
 		switch {
-		case (early || len(nodes) > 0) && q.maxAge > KeptShort: // EC2 may show more by now
-			return nil, KeptShort
 		case early && known:
 			return &Found{Ownership: decision.Unknown}, 0
 		case lacksTag:
@@ -202,6 +203,17 @@ func (r *Resolver) resolved(
 	found = r.ofNodes(id, nodes)
 	found.Launched, found.NotSpot = inst.LastLaunch(), inst.NotSpot() // the answer may be old: a later launch is possible
 	return found, 0
+}
+
+// maxAgeOfDenial is how old an answer may be by which an instance is not ours.
+func maxAgeOfDenial(early, known, node bool) time.Duration {
+	switch {
+	case early && !known:
+		return Fresh
+	case early, node:
+		return KeptShort
+	}
+	return Kept
 }
 
 // resolvedWithoutNode is resolved for an instance that has no Node and does not lack the managed tag.

@@ -358,6 +358,23 @@ func TestTheReportTellsOfVolumesThatTheDrainMayWaitFor(t *testing.T) {
 	}
 }
 
+// Ten seconds before the deadline it is forced, with a grace period of which it needs but a part.
+func TestTheLeaderIsNotLost(t *testing.T) {
+	client := fake.NewClientset(pod("default", "handler", "handler", 20), budget("handler", "handler", 0))
+	view, err := rehearsal.Read(t.Context(), client, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := now.Add(2 * time.Minute)
+	s := view.Run(rehearsal.Request{
+		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, Self: types.NamespacedName{Namespace: "default", Name: "handler"},
+		Terms: evacuation.Terms{Deadline: end}, Start: now, End: end, Grace: -1,
+	}).Summary()
+	if s.Forced != 1 || len(s.Left) > 0 || len(s.Lost) > 0 {
+		t.Errorf("%+v, want one that is forced and none that is lost", s)
+	}
+}
+
 // The Job controller and the garbage collector remove their own.
 func TestAFinalizerThatKeepsAPodIsNamed(t *testing.T) {
 	with := func(finalizers ...string) func(*corev1.Pod) {

@@ -81,10 +81,11 @@ func (r *Report) Summary() Summary {
 		if f.Cut() {
 			s.Cut = append(s.Cut, evacuation.NameOf(f.Pod))
 		}
-		if f.Gone.IsZero() {
+		leaves := f.Self || !f.Gone.IsZero() // this program ends before its grace
+		if !leaves {
 			s.Left = append(s.Left, evacuation.NameOf(f.Pod))
 		}
-		if bare || f.Gone.IsZero() && !r.Terms.Deadline.IsZero() {
+		if bare || !leaves && !r.Terms.Deadline.IsZero() {
 			s.Lost = append(s.Lost, evacuation.NameOf(f.Pod))
 		}
 	}
