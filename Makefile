@@ -16,8 +16,8 @@ RELEASE   = go -C hack/release run . -version $(VERSION) -commit $(shell git rev
 # The commit of the binary: dirty if what it is made of has changed since.
 BUILT     = $(shell git rev-parse --short=12 HEAD)$(shell git diff --quiet HEAD -- cmd internal go.mod go.sum || echo -dirty)
 DIST     := $(CURDIR)/dist
-# Five targets: an hour in all.
-FUZZTIME ?= 12m
+# Nine targets: an hour in all.
+FUZZTIME ?= 7m
 BENCH    ?= .
 
 # What make prometheus has fetched.
@@ -201,7 +201,7 @@ soak: ## handle 100,000 notices one after another and see that nothing grows
 bench: ## compare the benchmarks that match BENCH (default: all) with those of BASE (default: the last release, else HEAD)
 	@hack/bench '$(BENCH)' '$(BASE)'
 
-fuzz: ## run each fuzz target for FUZZTIME (default: 12m, an hour in all)
+fuzz: ## run each fuzz target for FUZZTIME (default: 7m, an hour in all)
 	@hack/fuzz $(FUZZTIME)
 
 # It asks vuln.go.dev, which not every machine can reach.

@@ -68,7 +68,7 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 			c.helm(append([]string{"--values", filepath.Join("helm", "testdata", "values", tt.file+".yaml")}, tt.args...)...)
 
 			hook := c.webhook(nil)
-			h := c.runPod("--webhook-url="+hook.URL, "--webhook-proxy=")
+			h := c.runPod("--webhook-url="+hook.URL, "--webhook-proxy=", "--json-logging")
 			nodes := c.nodes(2)
 			c.deployment("web", 4)
 			message, err := c.aws.SendMessage(tt.queue, c.body("spot-interruption", nodes[0].instance, "us-east-1", tt.region, "123456789012", cmp.Or(tt.sender, "123456789012")))
@@ -103,7 +103,8 @@ func TestTheChartDrainsANodeWithTheValuesThatPeopleHave(t *testing.T) {
 // explainsPolicy checks that the handler and the tools have the policy of the release's ConfigMap.
 func (c *chartScenario) explainsPolicy(h *handler, n node) {
 	c.Helper()
-	if !strings.Contains(h.log.String(), `"nodeRules": 2, "podRules": 1`) {
+	hasPolicy := func(e map[string]any) bool { return e["nodeRules"] == 2.0 && e["podRules"] == 1.0 }
+	if !slices.ContainsFunc(h.logged(""), hasPolicy) {
 		c.Errorf("the handler does not have the policy; the log:\n%s", h.log.String())
 	}
 	cmd := exec.CommandContext(c.ctx, program, "explain", "health", "--node", n.name, "--release", c.namespace+"/"+c.release+"-node-termination-handler",

@@ -20,6 +20,7 @@ func TestEventsThatAreRefusedHoldNoDrainUp(t *testing.T) {
 	s := newScenarioIn(t, shared) // it plays alone: what others do meanwhile would be measured too
 	const tries = 3               // the machine may have stalled in one of both
 	for try := 1; ; try++ {
+		pulse := s.feel()
 		free, held := s.drainBehind(try, false), s.drainBehind(try, true)
 		report(t, "20 nodes of 10 pods: the last evicted after %s, and %s where every second Event is refused: %.2f times as long",
 			free.Round(time.Millisecond), held.Round(time.Millisecond), held.Seconds()/free.Seconds())
@@ -28,7 +29,8 @@ func TestEventsThatAreRefusedHoldNoDrainUp(t *testing.T) {
 			return
 		}
 		if try == tries {
-			t.Fatalf("%s with Events that are refused, want %s at most", held, bound)
+			pulse.judge("%s with Events that are refused, want %s at most", held, bound)
+			return
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestTheFIPSVariantCompletesAHookAfterItsDrain(t *testing.T) {
 	}
 
 	n := s.nodes(1)[0]
-	s.hook(awssim.Terminating, time.Minute, n)
+	s.hook(awssim.Terminating, 10*time.Minute, n)
 	s.deployment("web", 2, grace(5, time.Second))
 	h := s.replica()
 	h.program = path

@@ -32,9 +32,9 @@ const largeOnNode, largeUnscheduled, largeBindings, nodesBeside = 200, 100, 50, 
 func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 	s, nodes := amongLargeObjects(t, time.Second)
 	first, second := s.leader(), s.start()
-	sent := s.warnAll(nodes)
-	s.drainedSoon(nodes[1:], sent)
-	s.within(3*time.Minute, "the drain of the large pods has ended", func() bool {
+	pulse, sent := s.feel(), s.warnAll(nodes)
+	pulse.drainedSoon(nodes[1:], sent)
+	s.eventually("the drain of the large pods has ended", func() bool {
 		state := s.state(nodes[0])
 		return state == "drained" || state == "missed"
 	})
@@ -47,7 +47,7 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 	}
 	report(t, "the last of the large pods was asked to go %s after the notice", last.Sub(sent).Round(time.Millisecond))
 	if len(asked) != largeOnNode+nodesBeside {
-		t.Errorf("%d pods were asked to go before the deadline, want %d", len(asked), largeOnNode+nodesBeside)
+		pulse.judge("%d pods were asked to go before the deadline, want %d", len(asked), largeOnNode+nodesBeside)
 	}
 	s.eventually("the pods without a node are counted", func() bool { return first.metric("node_termination_handler_pods_unscheduled") > 0 })
 	first.isWithinItsMemory("the leader")
@@ -59,7 +59,7 @@ func TestLargeObjectsOfOneTenantStopNoDrainThatIsResumed(t *testing.T) {
 	s, nodes := amongLargeObjects(t, 10*time.Second)
 	const json = "--json-logging" // for logged
 	first, second := s.leader(json), s.start(json)
-	sent := s.warnAll(nodes)
+	pulse, sent := s.feel(), s.warnAll(nodes)
 	s.eventually("all nodes are cordoned", func() bool {
 		return !slices.ContainsFunc(nodes, func(n node) bool { return !s.cordoned(n.name) })
 	})
@@ -67,7 +67,7 @@ func TestLargeObjectsOfOneTenantStopNoDrainThatIsResumed(t *testing.T) {
 	s.eventually("the next leader goes on with all of them", func() bool {
 		return len(second.logged("going on with the drain that the node carries")) == len(nodes)
 	})
-	s.drainedSoon(nodes[1:], sent)
+	pulse.drainedSoon(nodes[1:], sent)
 	second.isWithinItsMemory("the next leader")
 }
 
@@ -117,7 +117,7 @@ func amongLargeObjects(t *testing.T, stops time.Duration) (*scenario, []node) {
 	}
 	s.must(all.Wait())
 	s.budget("large", "large", largeOnNode)
-	s.within(2*time.Minute, "the pods run", func() bool {
+	s.eventually("the pods run", func() bool {
 		waiting, err := s.kube.CoreV1().Pods(s.name).List(s.ctx, metav1.ListOptions{
 			FieldSelector: "status.phase!=Running,spec.nodeName!=", Limit: 1,
 		})
@@ -137,13 +137,18 @@ func (s *scenario) warnAll(nodes []node) (sent time.Time) {
 	return sent
 }
 
-// drainedSoon waits until nodes are drained, 90 s after they were warned of at most.
-func (s *scenario) drainedSoon(nodes []node, sent time.Time) {
+// drainedSoon waits until nodes are drained, and judges whether that was 90 s after they were warned of at most.
+func (p *pulse) drainedSoon(nodes []node, sent time.Time) {
+	s := p.s
 	s.Helper()
-	s.within(90*time.Second-time.Since(sent), "the other nodes are drained", func() bool {
+	s.eventually("the other nodes are drained", func() bool {
 		return !slices.ContainsFunc(nodes, func(n node) bool { return s.state(n) != "drained" })
 	})
-	report(s.T, "the other nodes were drained %s after their notices", time.Since(sent).Round(time.Millisecond))
+	took := time.Since(sent)
+	report(s.T, "the other nodes were drained %s after their notices", took.Round(time.Millisecond))
+	if took > 90*time.Second {
+		p.judge("the other nodes were drained after %s, want 90 s at most", took)
+	}
 	for _, n := range nodes {
 		if pods := s.podsOn(n.name); len(pods) > 0 {
 			s.Errorf("%d pods are still on %s", len(pods), n.name)

@@ -162,7 +162,7 @@ func TestTheWebhookTellsHowADrainEnded(t *testing.T) {
 	s.alone("--webhook-url="+hook.URL, "--webhook-phases=received,drained,missed",
 		`--webhook-template={{ .Phase }} {{ .EventID }} {{ .NodeName }} {{ .LocalIP }} {{ .Missed }}`)
 	const left = 15 * time.Second // of the two minutes
-	leaves := s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[0].instance)
+	leaves := s.body("spot-interruption", nodes[0].instance)
 	stays := s.bodyAt(time.Now().Add(left-2*time.Minute), "spot-interruption", nodes[1].instance)
 	s.awaitDeleted(soon, s.send(leaves), s.send(stays))
 	want := []string{

@@ -179,12 +179,12 @@ func TestAnInstanceWhoseNodeIsNotThereYetIsHeldAndItsNodeCordonedBeforeAPodLands
 }
 
 func TestHeartbeatsHoldATerminationWhoseNodeIsNotThereYet(t *testing.T) {
-	tier.Full(t, "40 s; internal/controller plays it in virtual time")
+	tier.Full(t, "90 s; internal/controller plays it in virtual time")
 	s := newScenario(t)
 	n := node{name: s.name + "-late", instance: s.id(0)}
 	s.must(s.aws.PutInstance(awssim.Instance{Lifecycle: "spot", ID: n.instance, Tags: managed}))
-	s.alone("--heartbeat-interval=30") // or half the hook's timeout, if that is less
-	action := s.scaleIn(n, func(h *awssim.Hook) { h.HeartbeatTimeout = 8 * time.Second })
+	s.alone("--heartbeat-interval=30") // or a third of the hook's timeout, if that is less
+	action := s.scaleIn(n, func(h *awssim.Hook) { h.HeartbeatTimeout = time.Minute })
 	message := s.send(s.hookBody("asg-terminate-lifecycle", action))
 	s.eventually("heartbeats hold the hook beyond its timeout", func() bool { return s.action(action.Token).Heartbeats >= 3 })
 	if s.isDeleted(message) {
@@ -198,7 +198,7 @@ func TestHeartbeatsHoldATerminationWhoseNodeIsNotThereYet(t *testing.T) {
 	s.completed(action)
 	s.finished(n.name)
 	heartbeats := s.calls("autoscaling", "RecordLifecycleActionHeartbeat")
-	s.throughout(6*time.Second, "there are no heartbeats after the completion", func() bool {
+	s.throughout(21*time.Second, "there are no heartbeats after the completion", func() bool {
 		return s.calls("autoscaling", "RecordLifecycleActionHeartbeat") == heartbeats
 	})
 }

@@ -177,7 +177,7 @@ func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
 	// A pod of a DaemonSet that is made in the second of the cordon is taken for one that came after it.
 	s.throughout(2*time.Second, "the agent runs", func() bool { return s.podExists(agents[0]) })
 	pulse := s.feel()
-	message, deadline := s.warn(n, 40*time.Second)
+	message, deadline := s.warn(n, 80*time.Second)
 	s.awaitDeleted(soon, message)
 	asked := func(pod string) time.Time {
 		requests := s.requests(pod)

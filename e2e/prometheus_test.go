@@ -32,9 +32,9 @@ func TestAMissedDeadlineFiresItsAlertAndEveryPanelOfTheDashboardHasData(t *testi
 	s := newScenario(t)
 	nodes := s.nodes(5)
 	s.deployment("web", 4)
-	s.pod("slow", nodes[1].name, stopping(time.Minute, 8*time.Second))
+	s.pod("slow", nodes[1].name, stopping(time.Minute, 25*time.Second)) // past the first heartbeat, after 20 s
 	s.pod("stuck", nodes[0].name, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/never"} })
-	s.hook(awssim.Terminating, 10*time.Second, nodes[1])
+	s.hook(awssim.Terminating, time.Minute, nodes[1])
 	h := s.leader("--heartbeat-interval=30", "--heartbeat-until=90")
 	p := s.prometheus(program, h.metrics)
 	begin := time.Now()

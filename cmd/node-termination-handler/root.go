@@ -74,7 +74,11 @@ func (p *program) lastLine(err error, hint string) {
 		log.Error(err, "exit")
 		return
 	}
-	fmt.Fprintf(p.errOut, "%s: %v\n", p.name, err)
+	out := p.errOut
+	if _, ok := errors.AsType[options.Problems](err); !ok { // which has a line for each, of what its user wrote
+		out = logging.Printable(out)
+	}
+	fmt.Fprintf(out, "%s: %v\n", p.name, err)
 	if hint != "" {
 		fmt.Fprintln(p.errOut, hint)
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
@@ -24,7 +25,7 @@ func serve(ctx context.Context, o *options.Options, out io.Writer) error {
 		log.Info("option", "name", name, "value", shortened(o.Changed[name]))
 	}
 	for _, w := range o.Warnings {
-		logging.Warn(log, "option with a warning", "says", w)
+		logging.Warn(log, "option with a warning", "why", w)
 	}
 	handler, err := app.New(ctx, o, log, version)
 	if err != nil {
@@ -40,9 +41,13 @@ func logFormat(o *options.Options) logging.Options {
 
 // shortened keeps a line of the log short enough to read.
 func shortened(text string) string {
-	const most = 200 // bytes
-	if len(text) <= most {
-		return text
+	const most = 200 // bytes, as the log quotes it
+	short := text
+	for len(strconv.Quote(short)) > most {
+		short = strings.ToValidUTF8(short[:len(short)*9/10], "")
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	if len(short) < len(text) {
+		short += "…"
+	}
+	return short
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +27,7 @@ func TestAStormOfEachKindIsDrained(t *testing.T) {
 			t.Parallel()
 			o := options{
 				program: program, manifests: "../../deploy/manifests/node-termination-handler.yaml", simulate: "none", level: "service-accounts",
-				nodes: 4, pods: 3, kind: kind, stop: 10 * time.Millisecond, tagCheck: true, keep: time.Second,
+				nodes: 4, pods: 3, kind: kind, stop: 10 * time.Millisecond, tagCheck: true, keep: time.Second, args: []string{"--json-logging"},
 				record: filepath.Join(dir, kind), logFile: filepath.Join(dir, kind+".log"),
 			}
 			if err := run(t.Context(), o, t.Output()); err != nil {
@@ -65,16 +66,20 @@ func tellsEachNodesStory(t *testing.T, file string, nodes, most int) {
 	}
 	leads, seen, about := false, map[string]bool{}, map[string]int{}
 	for line := range strings.Lines(string(log)) {
-		_, says, _ := strings.Cut(line, "\t") // after the time
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		delete(entry, "time")
+		says := fmt.Sprint(entry)
 		if seen[says] {
 			t.Errorf("logged twice: %s", says)
 		}
 		seen[says] = true
-		if leads = leads || strings.Contains(says, "\tleading\t"); !leads && len(line) > longest {
+		if leads = leads || entry["msg"] == "leading"; !leads && len(line) > longest {
 			t.Errorf("%d characters at the start: %s", len(line), line)
 		}
-		if _, of, ok := strings.Cut(says, `"node": "`); ok {
-			node, _, _ := strings.Cut(of, `"`)
+		if node, ok := entry["node"].(string); ok {
 			about[node]++
 		}
 	}

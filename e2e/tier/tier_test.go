@@ -42,7 +42,7 @@ func TestEachPromiseHasAScenarioInTheGate(t *testing.T) {
 		"TestTheLeaderMayBeKilledAtAnyOfItsCalls",
 		"TestAMachineThatComesBackTakesPodsAgain",
 		"TestTheOtherReplicaFinishesWhatAKilledLeaderBegan",
-		"TestTheOtherReplicaFinishesWhatAKilledLeaderBegan",
+		"TestTheLeaderMayBeKilledAtAnyOfItsCalls",
 		"TestALeaderThatIsCutOffFromTheAPIServerStopsBeforeItsLeaseCanBeTaken",
 		"TestAPermissionThatIsTakenAwayAndGivenBackCostsNothing",
 		"TestHostileBodiesNeitherStopTheHandlerNorSteerWhatReadsItsLog",

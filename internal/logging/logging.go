@@ -76,6 +76,8 @@ func Warn(log logr.Logger, message string, keysAndValues ...any) {
 	case nil:
 	case zapr.Underlier:
 		sink.GetUnderlying().Sugar().Warnw(message, keysAndValues...)
+	case heals:
+		Warn(log.WithSink(sink.LogSink), message, keysAndValues...)
 	default:
 		log.Info(message, append(slices.Clip(keysAndValues), "warning", true)...)
 	}
@@ -109,10 +111,14 @@ func Deadline(log logr.Logger, at time.Time) logr.Logger {
 	return log.WithValues("deadline", at.UTC().Format(time.RFC3339))
 }
 
-// Redirect has the Kubernetes libraries and the standard library's default logger log to log.
+// Redirect has the Kubernetes libraries and the standard library's default logger log to log. To the zero value they
+// log nothing.
 func Redirect(log logr.Logger) {
 	kubernetes := log.WithName("kubernetes")
-	klog.SetLoggerWithOptions(kubernetes.WithSink(heals{kubernetes.GetSink()}), klog.ContextualLogger(true))
+	if sink := kubernetes.GetSink(); sink != nil {
+		kubernetes = kubernetes.WithSink(heals{sink})
+	}
+	klog.SetLoggerWithOptions(kubernetes, klog.ContextualLogger(true))
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(says{log.WithName("go")})
 }
@@ -213,6 +219,9 @@ func Recover(log logr.Logger, do func() error) (err error) {
 	}()
 	return do()
 }
+
+// Printable is a writer to which each call writes one entry, with its line's end: to writes it as a line of the log.
+func Printable(to io.Writer) io.Writer { return escapingWriter{to} }
 
 // escapingWriter writes each entry of a log as one line without control characters: any
 // character that is not graphic is written as in JSON, \u001b, except the line's end. In the

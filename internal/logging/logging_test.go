@@ -151,6 +151,7 @@ func TestAnErrorOfAKubernetesLibraryIsAWarning(t *testing.T) {
 	Redirect(log)
 	klog.ErrorS(errors.New("away"), "Failed to watch", "type", "Node") //nolint:forbidigo // as client-go does
 	klog.LoggerWithValues(klog.LoggerWithName(klog.Background(), "reflector"), "type", "Pod").Error(nil, "Failed to list")
+	Warn(klog.FromContext(t.Context()).WithValues("node", "a"), "a warning of ours, where the library's logger is at hand")
 	end()
 	var got []map[string]any
 	for line := range strings.Lines(out.String()) {
@@ -164,6 +165,7 @@ func TestAnErrorOfAKubernetesLibraryIsAWarning(t *testing.T) {
 	want := []map[string]any{
 		{"level": "warn", "logger": "kubernetes", "msg": "Failed to watch", "type": "Node", "error": "away"},
 		{"level": "warn", "logger": "kubernetes.reflector", "msg": "Failed to list", "type": "Pod"},
+		{"level": "warn", "logger": "kubernetes", "msg": "a warning of ours, where the library's logger is at hand", "node": "a"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the log (-want +got):\n%s", diff)

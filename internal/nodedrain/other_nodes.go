@@ -58,7 +58,8 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 			d.say(overview.Completing, waitsForNextNode(until))
 			if !isLogged {
 				isLogged = true
-				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices", "until", until)
+				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices",
+					"until", until.UTC().Format(time.RFC3339))
 			}
 		}
 		if err := awaitFor(ctx, d.r.untilAskedAgain(carried), nodes, pods, d.instanceGone.done); err != nil {

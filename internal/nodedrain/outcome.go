@@ -107,7 +107,7 @@ func logEnd(log logr.Logger, d report.Drain) {
 	}
 	if left := d.Targets.Left; len(left) > 0 {
 		logging.Warn(log, "load balancers may still send connections to the machine: these are cut when it ends",
-			"targetGroups", evacuation.Names(left, most), "waited", d.Targets.Waited.Round(time.Second).String())
+			"targetGroups", evacuation.Names(left, most), "waitedForLoadBalancers", d.Targets.Waited.Round(time.Second).String())
 	}
 	if r.Volumes > 0 {
 		logging.Warn(log, "volumes of its pods are still attached: pods that need them on other nodes have to wait",

@@ -298,7 +298,7 @@ func (r *Registry) Run(ctx context.Context) error {
 				case err != nil && ctx.Err() == nil:
 					r.beginAgain(ctx, nd, err)
 				case err != nil:
-					nd.log.Info("the drain is interrupted: the next term goes on with it", "error", context.Cause(ctx))
+					nd.log.Info("the drain is interrupted: the next term goes on with it", "why", context.Cause(ctx))
 				}
 			})
 		}

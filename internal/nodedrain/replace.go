@@ -140,7 +140,7 @@ func (p replacing) none(ctx context.Context, why decision.Why, detail string) er
 	if err != nil {
 		return err
 	}
-	logging.Warn(p.log, "the node gets no replacement before its drain", "why", why, "error", detail)
+	logging.Warn(p.log, "the node gets no replacement before its drain", "why", why, "detail", detail)
 	p.r.Observer.Stepped(report.Step{Node: p.ref, Kind: report.Replace, Why: why, Err: errors.New(detail)})
 	return nil
 }

@@ -241,7 +241,7 @@ func (p *Poll) impairedNow(impairments []instance.Impairment, now time.Time) (fo
 	if p.DrainImpaired && tooMany && !p.tooMany {
 		logging.Warn(p.Log, "so many instances are impaired that none is drained for that: "+
 			"a zone or the network may have failed",
-			"impaired", p.impairs, "nodes", nodes)
+			"impaired", p.impairs, "of", nodes)
 	}
 	p.tooMany = tooMany
 	p.leftAlone.Store(nil)

@@ -21,13 +21,13 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/httpserver"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/redact"
@@ -60,7 +60,7 @@ type Cluster struct {
 // NewViewer connects to the cluster: with the kubeconfig, as kubectl does, or in a pod with its ServiceAccount. The
 // logs of the Kubernetes libraries are discarded. environ is a list as from os.Environ.
 func NewViewer(c Cluster, environ []string) (*Viewer, error) {
-	klog.SetLogger(logr.Discard())
+	logging.Redirect(logr.Discard())
 	env := options.Environment(environ)
 	v := &Viewer{namespace: c.Namespace, lease: c.Lease}
 	config, err := userConfig(c, env["KUBECONFIG"] != "")

@@ -20,13 +20,13 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/loadbalancer"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/rehearsal"
 )
@@ -56,7 +56,7 @@ type Session struct {
 // NewSession connects to the cluster. The logs of the Kubernetes libraries are discarded:
 // what they say is in the answers.
 func NewSession(ctx context.Context, c *options.Options, origin *Origin) (*Session, error) {
-	klog.SetLogger(logr.Discard())
+	logging.Redirect(logr.Discard())
 	client, err := connect(c)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func kubernetesIdentity(ctx context.Context, client kube.Client) string {
 // with the options c and the credentials of cfg. version is that of this program.
 func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gatherer {
 	const timeout = 30 * time.Second
-	klog.SetLogger(logr.Discard()) // what they say is in the answers
+	logging.Redirect(logr.Discard()) // what they say is in the answers
 	queue, instances, groups := app.SQSClient(cfg, c), ec2.NewFromConfig(cfg), autoscaling.NewFromConfig(cfg)
 	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	g := &doctor.Gatherer{
