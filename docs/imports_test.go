@@ -1,7 +1,9 @@
 package docs
 
 import (
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -52,6 +54,27 @@ func TestWhoCompilesWhat(t *testing.T) {
 		}
 		if found == 0 {
 			t.Errorf("nothing compiles %s: the test looks at nothing", heavy)
+		}
+	}
+}
+
+// A VPC without internet needs an endpoint for each service that the handler asks.
+func TestEachServiceOfAWSHasItsEndpointInInstall(t *testing.T) {
+	wires, err := os.ReadFile("../internal/app/awsclients.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	install, err := os.ReadFile("install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := regexp.MustCompile(`"github.com/aws/aws-sdk-go-v2/service/(\w+?)(v2)?"`).FindAllStringSubmatch(string(wires), -1)
+	if len(asks) < 4 {
+		t.Fatalf("services %q", asks)
+	}
+	for _, service := range asks {
+		if !strings.Contains(string(install), "\n| `"+service[1]+"` |") {
+			t.Errorf("install.md has no row for the endpoint of %s", service[1])
 		}
 	}
 }

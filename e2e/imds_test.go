@@ -140,7 +140,7 @@ func (s *imdsScenario) imdsState() string { return s.getNode(s.node.name).Labels
 func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	s := newIMDSScenario(t)
 	s.deployment("web", 4)
-	h := s.start()
+	h := s.start("TAINT_NODE=true")
 	s.throughout(3*time.Second, "nothing is announced", func() bool { return !s.cordoned(s.node.name) })
 	s.metadata.InterruptSpot("terminate", time.Now().Add(2*time.Minute))
 	began := time.Now()
@@ -150,6 +150,9 @@ func TestOnTheNodeASpotActionDrainsIt(t *testing.T) {
 	t.Logf("drained after %s", time.Since(began).Round(10*time.Millisecond))
 	if s.cordoned(s.other.name) {
 		t.Error("another node is cordoned too")
+	}
+	if taints := s.getNode(s.node.name).Spec.Taints; !tainted(taints, "aws-node-termination-handler/spot-itn") {
+		t.Errorf("taints of the node: %v", taints)
 	}
 	var told []corev1.Event
 	s.eventually("its Events are on the node", func() bool {

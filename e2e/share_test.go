@@ -29,7 +29,7 @@ func TestAQuorumKeepsItsMajorityThoughItsGraceDoesNotFitIntoTheNotice(t *testing
 			for k := range nodes {
 				s.node(fmt.Sprintf("%s-spare-%d", s.name, k), s.id(10+k))
 			}
-			s.alone()
+			h := s.alone()
 			pulse, sent := s.feel(), time.Now()
 			var messages []string
 			var deadline time.Time
@@ -59,6 +59,9 @@ func TestAQuorumKeepsItsMajorityThoughItsGraceDoesNotFitIntoTheNotice(t *testing
 			}
 			if last.After(deadline) {
 				pulse.judge("the last was evicted %s after the deadline", last.Sub(deadline))
+			}
+			if n := h.metric(drains); n != 3 {
+				pulse.judge("%v drains in time are counted, want 3", n)
 			}
 		})
 	}

@@ -71,7 +71,10 @@ func TestALeaderKeepsItsTermThoughTheAPIServerAnswersLate(t *testing.T) {
 					t.Fatal("messages are left")
 				}
 				if now := leaders(replicas); !slices.Equal(now, leader) {
-					changes, leader = changes+1, now
+					if len(leader) > 0 { // who leads after nobody did is the end of the same change
+						changes++
+					}
+					leader = now
 				}
 				s.pause(500 * time.Millisecond)
 			}
@@ -97,7 +100,7 @@ func TestALeaderKeepsItsTermThoughTheAPIServerAnswersLate(t *testing.T) {
 			if took := empty.Sub(sent); took > c.empty || empty.After(deadline) {
 				pulse.judge("the last node was empty after %s, want %s at most, and before %s", took, c.empty, deadline)
 			}
-			if changes > 2*c.changes { // nobody leads in between
+			if changes > c.changes {
 				pulse.judge("the leader has changed %d times, want %d at most", changes, c.changes)
 			}
 			if drained := replicas[0].metric(drains) + replicas[1].metric(drains); drained != float64(size) {

@@ -408,16 +408,21 @@ func TestANodeThatWasRebootedForAChangeIsUncordoned(t *testing.T) {
 	} {
 		for _, listed := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, still listed: %t", code, listed), func(t *testing.T) {
-				onMachine(t, func(m *machine) { m.rebootsFor(code, reboots, listed) })
+				onMachine(t, func(m *machine) { m.rebootsFor(code, time.Minute, reboots, listed) })
 			})
 		}
 	}
+	for begins, reboots := range map[time.Duration]bool{-time.Minute: true, time.Hour: false} { // of a change that is ahead, the reboot was none
+		t.Run("begins in "+begins.String(), func(t *testing.T) {
+			onMachine(t, func(m *machine) { m.rebootsFor("system-reboot", begins, reboots, true) })
+		})
+	}
 }
 
-func (m *machine) rebootsFor(code string, reboots, listed bool) {
+func (m *machine) rebootsFor(code string, begins time.Duration, reboots, listed bool) {
 	m.Helper()
 	m.cordon.TaintEffect = corev1.TaintEffectNoSchedule
-	change := awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: code, State: "active", NotBefore: time.Now().Add(time.Minute)}
+	change := awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: code, State: "active", NotBefore: time.Now().Add(begins)}
 	stop := m.start()
 	m.metadata.Schedule(change)
 	m.after(30 * time.Second)

@@ -308,7 +308,7 @@ func TestLimitsThatWereRefusedAreNotAskedForEachNotice(t *testing.T) {
 			t.Error("the fault of the test is gone")
 		}
 		wantCalls(t, as, map[string]int{describe: 2})
-		wantOnce(t, &log, "autoscaling:DescribeLifecycleHooks")
+		wantOnce(t, &log, "the role of this controller lacks a permission", "autoscaling:DescribeLifecycleHooks")
 
 		as.heal()
 		time.Sleep(refusalKept)
@@ -340,27 +340,33 @@ func TestWhatIsKnownOfHooksDoesNotGrow(t *testing.T) {
 }
 
 func TestOneWarningForHeartbeatsThatAreNotAllowed(t *testing.T) {
-	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
-		var log logtest.Log
-		h.Log = log.Logger()
-		metrics := &recorder{}
-		h.Metrics = metrics
-		as.fail(t, heartbeat, "AccessDenied", 403, 0)
-		holding, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-		defer cancel()
-		var holds sync.WaitGroup
-		for range 3 {
-			hook := as.begin(t, "workers", "drain")
-			holds.Go(func() { h.Hold(holding, started(hook, time.Now())) })
-		}
-		holds.Wait()
-		wantCalls(t, as, map[string]int{describe: 1, heartbeat: 6}) // at 30 s and, since they failed, at 37.5 s
-		wantOnce(t, &log, "autoscaling:RecordLifecycleActionHeartbeat")
-		want := append([]string{"described ok"}, slices.Repeat([]string{"heartbeat denied"}, 6)...)
-		if diff := cmp.Diff(want, metrics.all()); diff != "" {
-			t.Errorf("metrics (-want +got):\n%s", diff)
-		}
-	})
+	for code, why := range map[string]string{
+		"AccessDenied": "the role of this controller lacks a permission", "InvalidAction": "the server does not have a call",
+	} {
+		t.Run(code, func(t *testing.T) {
+			story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+				var log logtest.Log
+				h.Log = log.Logger()
+				metrics := &recorder{}
+				h.Metrics = metrics
+				as.fail(t, heartbeat, code, 403, 0)
+				holding, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+				defer cancel()
+				var holds sync.WaitGroup
+				for range 3 {
+					hook := as.begin(t, "workers", "drain")
+					holds.Go(func() { h.Hold(holding, started(hook, time.Now())) })
+				}
+				holds.Wait()
+				wantCalls(t, as, map[string]int{describe: 1, heartbeat: 6}) // at 30 s and, since they failed, at 37.5 s
+				wantOnce(t, &log, why, "autoscaling:RecordLifecycleActionHeartbeat")
+				want := append([]string{"described ok"}, slices.Repeat([]string{"heartbeat denied"}, 6)...)
+				if diff := cmp.Diff(want, metrics.all()); diff != "" {
+					t.Errorf("metrics (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
 }
 
 func TestRefusedHeartbeatsLeaveTheBucketToTheOthers(t *testing.T) {
@@ -743,10 +749,10 @@ func (r *recorder) all() []string {
 	return slices.Clone(r.told)
 }
 
-// wantOnce wants one line of a log that says that a permission is missing.
-func wantOnce(t *testing.T, log *logtest.Log, permission string) {
+// wantOnce wants one line of a log that says why a permission is missing.
+func wantOnce(t *testing.T, log *logtest.Log, why, permission string) {
 	t.Helper()
-	if found := log.Entries("the role of this controller lacks a permission", "permission", permission); len(found) != 1 {
+	if found := log.Entries(why, "permission", permission); len(found) != 1 {
 		t.Errorf("%d lines say that %s is missing, want 1:\n%s", len(found), permission, log)
 	}
 }

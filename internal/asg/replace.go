@@ -126,6 +126,8 @@ func explain(permission string, err error) error {
 		return err
 	case answer.HTTPStatusCode() < http.StatusBadRequest, answer.HTTPStatusCode() >= http.StatusInternalServerError:
 		return err
+	case awserr.Unsupported(err):
+		return &Refusal{decision.WhyReplacementRight, "the server does not have " + permission + ": " + awserr.Message(err)}
 	case awserr.Denied(err):
 		return &Refusal{decision.WhyReplacementRight, "permission " + permission + " is missing: " + awserr.Message(err)}
 	}

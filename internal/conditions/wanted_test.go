@@ -30,8 +30,8 @@ func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
 	planned := intent.Entry{
 		Kind: notice.ScheduledChange, Code: "system-reboot", Time: noon.Add(-time.Hour), Deadline: noon.Add(time.Hour),
 	}
-	sooner := intent.Entry{Kind: notice.ScheduledChange, Change: "c2", Time: noon, Deadline: noon.Add(time.Minute)}
-	begun := intent.Entry{Kind: notice.ScheduledChange, Change: "c3", Time: noon.Add(-time.Hour), Deadline: noon}
+	sooner := intent.Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000002", Time: noon, Deadline: noon.Add(time.Minute)}
+	begun := intent.Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000003", Time: noon.Add(-time.Hour), Deadline: noon}
 	finished := func(o intent.Outcome, entries ...intent.Entry) intent.Intent {
 		return intent.Intent{Entries: entries, Outcome: o, FinishedAt: noon}
 	}

@@ -40,11 +40,11 @@ func TestTheChangesOfANodeAreThoseThatItCarries(t *testing.T) {
 		_, err := s.c.Cluster.Record(s.ctx, cluster.RefOf(s.node()), func(i intent.Intent) intent.Intent {
 			now := time.Now().UTC()
 			i = i.With(intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: now}, nil, now)
-			return i.With(intent.Entry{Kind: notice.ScheduledChange, Change: "event-1", IDs: []string{"s"}, Time: now}, nil, now)
+			return i.With(intent.Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", IDs: []string{"s"}, Time: now}, nil, now)
 		})
 		s.must(err)
 		s.after(time.Second)
-		if diff := cmp.Diff([]string{"event-1"}, s.c.Unannounced().Changes(theID)); diff != "" {
+		if diff := cmp.Diff([]string{"instance-event-00000000000000001"}, s.c.Unannounced().Changes(theID)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})

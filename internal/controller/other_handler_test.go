@@ -54,7 +54,7 @@ func TestWhatTheOtherRecordsWhileADrainIsRevertedIsCarriedOut(t *testing.T) {
 	tell(t, func(s *story) {
 		s.drain.takes = time.Hour
 		s.lead()
-		change := notice.Notice{Kind: notice.ScheduledChange, Change: "c", ID: "one", Instances: []string{theID}, Time: time.Now()}
+		change := notice.Notice{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", ID: "one", Instances: []string{theID}, Time: time.Now()}
 		go func() { _ = s.c.HandleNotice(s.ctx, change, func() {}) }()
 		s.after(5 * time.Second)
 		s.meanwhile(func(next intent.Intent) bool { return len(next.Entries) == 0 }, withSpot)

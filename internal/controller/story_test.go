@@ -629,16 +629,18 @@ func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 		fails    time.Duration // when another leader takes over; 0: none does
 		want     time.Duration
 		delay    time.Duration
+		timeout  time.Duration // of the hook
 	}{
-		"a long delay, and heartbeats":         {denied: []string{"DescribeLifecycleHooks"}, interval: 30 * time.Second, until: 48 * time.Hour, want: time.Hour + 10*time.Second, delay: time.Hour},
-		"heartbeats hold the hook":             {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute},
-		"for as long as they are sent":         {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 3 * time.Minute, 0, 3*time.Minute - 5*time.Second, 5 * time.Minute},
-		"their end comes before the guess":     {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, time.Minute, 0, 2 * time.Minute, 5 * time.Minute},
-		"they are refused":                     {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute},
-		"none are sent":                        {[]string{"DescribeLifecycleHooks"}, 0, 0, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute},
-		"another leader, after the guess":      {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute},
-		"another leader, and none are sent":    {[]string{"DescribeLifecycleHooks"}, 0, 0, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute},
-		"another leader, and they are refused": {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute},
+		"heartbeats are needed":                {denied: []string{"DescribeLifecycleHooks"}, interval: 30 * time.Second, until: 48 * time.Hour, want: 5*time.Minute + 10*time.Second, delay: 5 * time.Minute, timeout: 90 * time.Second},
+		"a long delay, and heartbeats":         {denied: []string{"DescribeLifecycleHooks"}, interval: 30 * time.Second, until: 48 * time.Hour, want: time.Hour + 10*time.Second, delay: time.Hour, timeout: time.Hour},
+		"heartbeats hold the hook":             {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute, time.Hour},
+		"for as long as they are sent":         {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 3 * time.Minute, 0, 3*time.Minute - 5*time.Second, 5 * time.Minute, time.Hour},
+		"their end comes before the guess":     {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, time.Minute, 0, 2 * time.Minute, 5 * time.Minute, time.Hour},
+		"they are refused":                     {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute, time.Hour},
+		"none are sent":                        {[]string{"DescribeLifecycleHooks"}, 0, 0, 0, 5*time.Minute + 10*time.Second, 5 * time.Minute, time.Hour},
+		"another leader, after the guess":      {[]string{"DescribeLifecycleHooks"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute, time.Hour},
+		"another leader, and none are sent":    {[]string{"DescribeLifecycleHooks"}, 0, 0, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute, time.Hour},
+		"another leader, and they are refused": {[]string{"DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat"}, 30 * time.Second, 48 * time.Hour, 150 * time.Second, 5*time.Minute + 10*time.Second, 5 * time.Minute, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
@@ -649,7 +651,7 @@ func TestTheCompletionDelayIsNotCutByAGuess(t *testing.T) {
 				s.edit = func(c *Config) { c.CompletionDelay, c.HeartbeatUntil = tt.delay, tt.until }
 				stop := s.lead()
 				begin := time.Now()
-				s.terminate(time.Hour)
+				s.terminate(tt.timeout)
 				s.after(tt.fails)
 				if tt.fails > 0 {
 					stop()
@@ -803,12 +805,19 @@ func TestAMessageAboutAnIDThatIsNoInstancesIsLeftAndToldOnce(t *testing.T) {
 	for _, foreign := range []bool{false, true} {
 		tell(t, func(s *story) {
 			var log logtest.Log
-			s.edit = func(c *Config) { c.DeleteForeign, c.Log = foreign, log.Logger() }
+			watch := &whys{}
+			s.edit = func(c *Config) {
+				c.DeleteForeign, c.Log = foreign, log.Logger()
+				watch.Observer, c.Observer = c.Observer, watch
+			}
 			s.lead()
 			s.send(s.body("spot-interruption", "mi-0123456789abcdef0")) // of Systems Manager, or of a time to come
 			s.after(10 * time.Minute)
 			if left := s.left(); (left == 0) != foreign {
 				t.Errorf("delete-sqs-msg-if-node-not-found is %t, %d messages are left", foreign, left)
+			}
+			if why := watch.all(); !slices.Contains(why, "no-instance-id") {
+				t.Errorf("counted as %q", why)
 			}
 			said := log.Said("a message is about an id that is no instance's (logged once)")
 			if len(said) != 1 || !strings.Contains(said[0], `detail.instance-id is \"mi-0123456789abcdef0\", not an instance id`) {

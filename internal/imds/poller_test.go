@@ -335,7 +335,9 @@ func TestTheEndOfAChangeIsHandledIfTheNodeCarriesIt(t *testing.T) {
 
 // After a restart the node carries what the poller knows nothing of.
 func TestTheEndOfAChangeIsFoundByAnotherProcess(t *testing.T) {
-	polling(t, func(p *Poller) { p.Handler.(*handler).changes = []string{"instance-event-0d59937288b749b32", "gone"} }, func(w *world) {
+	polling(t, func(p *Poller) {
+		p.Handler.(*handler).changes = []string{"instance-event-0d59937288b749b32", "instance-event-00000000000000001"}
+	}, func(w *world) {
 		w.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "instance-stop", State: "canceled", NotBefore: time.Now()})
 		w.after(10 * time.Second)
 		w.want("imds-instance-event-0d59937288b749b32-ended at 4 s")

@@ -308,6 +308,8 @@ func bounded[In, Out any](
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 		return out, nil
+	case awserr.Unsupported(err):
+		err = fmt.Errorf("%w: the server does not have this call: %w", denied, err)
 	case awserr.Denied(err):
 		err = fmt.Errorf("%w: %w", denied, err)
 	case cause != nil:

@@ -62,7 +62,7 @@ func TestTermsOfSeveralNoticesAreTheStrongest(t *testing.T) {
 
 func TestWhatOnlyCordonsTakesNoPatienceFromWhatDrains(t *testing.T) {
 	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	change := Entry{Kind: notice.ScheduledChange, Change: "c", Time: now, Deadline: now.Add(144 * time.Hour), Terms: Terms{Rule: "changes", CordonOnly: true}}
+	change := Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", Time: now, Deadline: now.Add(144 * time.Hour), Terms: Terms{Rule: "changes", CordonOnly: true}}
 	for name, deadline := range map[string]time.Time{"with a deadline": now.Add(time.Hour), "without": {}} {
 		termination := Entry{Kind: notice.ASGTerminate, IDs: []string{"t"}, Time: now, Deadline: deadline, Terms: Terms{Rule: "terminations", Patient: true}}
 		for _, i := range []Intent{{Entries: []Entry{change, termination}}, {Entries: []Entry{termination, change}}} {
@@ -76,7 +76,7 @@ func TestWhatOnlyCordonsTakesNoPatienceFromWhatDrains(t *testing.T) {
 func TestTermsOfAnIntent(t *testing.T) {
 	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	later := Terms{Rule: "reboots", NotBefore: now.Add(time.Hour), GraceSeconds: 60}
-	i := Intent{}.With(Entry{Kind: notice.ScheduledChange, Change: "c", Time: now, Deadline: now.Add(2 * time.Hour), Terms: later}, nil, now)
+	i := Intent{}.With(Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", Time: now, Deadline: now.Add(2 * time.Hour), Terms: later}, nil, now)
 	if got := i.Terms(); got != later {
 		t.Errorf("one notice: %+v", got)
 	}
@@ -92,8 +92,8 @@ func TestTermsOfAnIntent(t *testing.T) {
 	// The newest event about a scheduled change says when its drain begins.
 	moved := later
 	moved.NotBefore = now.Add(5 * time.Hour)
-	i = Intent{}.With(Entry{Kind: notice.ScheduledChange, Change: "c", Time: now, Deadline: now.Add(2 * time.Hour), Terms: later}, nil, now)
-	i = i.With(Entry{Kind: notice.ScheduledChange, Change: "c", Time: now.Add(time.Minute), Deadline: now.Add(6 * time.Hour), Terms: moved}, nil, now)
+	i = Intent{}.With(Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", Time: now, Deadline: now.Add(2 * time.Hour), Terms: later}, nil, now)
+	i = i.With(Entry{Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", Time: now.Add(time.Minute), Deadline: now.Add(6 * time.Hour), Terms: moved}, nil, now)
 	if got := i.Terms(); got != moved {
 		t.Errorf("a change that was moved: %+v", got)
 	}

@@ -279,7 +279,7 @@ func stateOf(s types.TargetHealthStateEnum) state {
 // note notes the answer to a look, and decides when the next one is.
 func (t *Targets) note(named TargetGroup, g *group, asked time.Time, targets map[string]state, err error) {
 	code, denied := awserr.Code(err), awserr.Denied(err)
-	if denied && t.Metrics != nil {
+	if denied && !awserr.Unsupported(err) && t.Metrics != nil {
 		t.Metrics.TargetsDenied()
 	}
 	t.mu.Lock()
@@ -295,8 +295,11 @@ func (t *Targets) note(named TargetGroup, g *group, asked time.Time, targets map
 	case denied:
 		g.none, g.failed, g.next = true, 0, asked.Add(deniedPause)
 		if !t.denied {
-			logging.Warn(t.Log, "drains do not wait for load balancers: the role of this controller lacks a permission",
-				"permission", Permission, "targetGroup", named.Name, "error", err)
+			why := "drains do not wait for load balancers: the role of this controller lacks a permission"
+			if awserr.Unsupported(err) {
+				why = "drains do not wait for load balancers: the server does not have a call"
+			}
+			logging.Warn(t.Log, why, "permission", Permission, "targetGroup", named.Name, "error", err)
 		}
 		t.denied = true
 	case code == "TargetGroupNotFound", code == "ValidationError":

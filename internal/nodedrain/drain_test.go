@@ -249,7 +249,7 @@ func TestTheNoticeOfADrainBeginsWithItsCordon(t *testing.T) {
 	told := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	cordoned := told.Add(10 * time.Second)
 	for _, kind := range []notice.Kind{notice.SpotInterruption, notice.ScheduledChange} {
-		i := intent.Intent{}.With(intent.Entry{Kind: kind, Change: "c", Time: told, Deadline: told.Add(time.Hour)}, nil, told)
+		i := intent.Intent{}.With(intent.Entry{Kind: kind, Change: "instance-event-00000000000000001", Time: told, Deadline: told.Add(time.Hour)}, nil, told)
 		i.CordonedAt = cordoned
 		if got := TermsOf(i).NoticedAt; !got.Equal(cordoned) {
 			t.Errorf("the notice of %s counts from %s, want %s", kind, got, cordoned)

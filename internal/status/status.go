@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
@@ -132,7 +133,7 @@ func (p *Poll) Run(ctx context.Context) {
 		denied := errors.Is(err, instance.ErrStatusDenied)
 		p.Metrics.Polled(p.impairs, err, denied)
 		hint := "check whether the VPC has an endpoint for EC2 or another way to it"
-		if denied {
+		if denied && !awserr.Unsupported(err) {
 			hint = "add the permission to the role"
 		}
 		hint += ", or set status-interval to -1"
