@@ -438,6 +438,9 @@ func (p *play) nothingIsLost(about map[string][]node) {
 			}
 			if on == p.spot.name && stopped[pod.Name].After(p.deadline) {
 				p.pulse.judge("pod %s stopped %s after the deadline", pod.Name, stopped[pod.Name].Sub(p.deadline))
+				if stopped[pod.Name].After(p.deadline.Add(time.Minute)) {
+					p.Errorf("pod %s stopped a minute after the deadline, and more", pod.Name)
+				}
 			}
 		case !p.lives(uid, pod):
 			p.Errorf("pod %s on %s was stopped", pod.Name, on)

@@ -29,6 +29,9 @@ func TestEventsThatAreRefusedHoldNoDrainUp(t *testing.T) {
 			return
 		}
 		if try == tries {
+			if held > 3*free {
+				t.Errorf("%s with Events that are refused, and %s without", held, free)
+			}
 			pulse.judge("%s with Events that are refused, want %s at most", held, bound)
 			return
 		}

@@ -391,8 +391,10 @@ func (p *pulse) refusedThenDeleted(pod string, deadline time.Time) {
 	p.s.Helper()
 	requests := p.s.requests(pod)
 	first := slices.IndexFunc(requests, request.accepted) // on a machine that stalls it is asked for once more
-	if first < 0 || requests[first].evicts || requests[first].grace < 4 || requests[first].at.After(deadline) {
-		p.judge("requests %v, want evictions refused and then a deletion with all of the pod's grace", requests)
+	if first < 0 || requests[first].evicts {
+		p.s.Errorf("requests %v, want evictions refused and then a deletion", requests)
+	} else if requests[first].grace < 4 || requests[first].at.After(deadline) {
+		p.judge("requests %v, want a deletion with all of the pod's grace", requests)
 	}
 	if len(requests) < 3 || len(requests) > 30 {
 		p.judge("%d requests in 30 s, want some and not many", len(requests))

@@ -20,6 +20,9 @@ func TestHeartbeatsHoldAHookOpenUntilItsNodeIsDrainedAndEndWithIt(t *testing.T) 
 	pulse := s.feel()
 	action, message := s.transition(n, awssim.Terminating)
 	s.awaitDeleted(soon, message)
+	if s.action(action).Heartbeats == 0 {
+		t.Error("no heartbeat was sent")
+	}
 	if pulse.timedOut(action) {
 		return
 	}

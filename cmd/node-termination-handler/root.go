@@ -74,11 +74,9 @@ func (p *program) lastLine(err error, hint string) {
 		log.Error(err, "exit")
 		return
 	}
-	out := p.errOut
-	if _, ok := errors.AsType[options.Problems](err); !ok { // which has a line for each, of what its user wrote
-		out = logging.Printable(out)
+	for line := range strings.Lines(fmt.Sprintf("%s: %v\n", p.name, err)) {
+		_, _ = io.WriteString(logging.Printable(p.errOut), line)
 	}
-	fmt.Fprintf(out, "%s: %v\n", p.name, err)
 	if hint != "" {
 		fmt.Fprintln(p.errOut, hint)
 	}

@@ -122,12 +122,12 @@ func explain(permission string, err error) error {
 	code := awserr.Code(err)
 	answer, ok := errors.AsType[*smithyhttp.ResponseError](err)
 	switch {
+	case awserr.Unsupported(err):
+		return &Refusal{decision.WhyReplacementRight, "the server does not have " + permission + ": " + awserr.Message(err)}
 	case !ok, code == "", awserr.NoCredentials(err), slices.Contains(passing, code):
 		return err
 	case answer.HTTPStatusCode() < http.StatusBadRequest, answer.HTTPStatusCode() >= http.StatusInternalServerError:
 		return err
-	case awserr.Unsupported(err):
-		return &Refusal{decision.WhyReplacementRight, "the server does not have " + permission + ": " + awserr.Message(err)}
 	case awserr.Denied(err):
 		return &Refusal{decision.WhyReplacementRight, "permission " + permission + " is missing: " + awserr.Message(err)}
 	}

@@ -296,6 +296,14 @@ func (d *Directory) ask(ctx context.Context, in *ec2.DescribeInstancesInput) (*e
 
 var errCallTimeout = fmt.Errorf("no answer within %v", callTimeout)
 
+// An unsupported is a denied call that the server does not have.
+type unsupported struct{ denied, err error }
+
+func (u unsupported) Error() string { return "the server does not have this call: " + u.err.Error() }
+
+// Unwrap is for errors.Is and errors.As.
+func (u unsupported) Unwrap() []error { return []error{u.denied, u.err} }
+
 // bounded makes one call, and gives up after callTimeout. The error begins with what was called. It wraps denied if
 // the role lacks the permission.
 func bounded[In, Out any](
@@ -309,7 +317,7 @@ func bounded[In, Out any](
 	case err == nil:
 		return out, nil
 	case awserr.Unsupported(err):
-		err = fmt.Errorf("%w: the server does not have this call: %w", denied, err)
+		err = unsupported{denied, err}
 	case awserr.Denied(err):
 		err = fmt.Errorf("%w: %w", denied, err)
 	case cause != nil:

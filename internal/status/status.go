@@ -130,10 +130,10 @@ func (p *Poll) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		denied := errors.Is(err, instance.ErrStatusDenied)
+		denied := errors.Is(err, instance.ErrStatusDenied) && !awserr.Unsupported(err)
 		p.Metrics.Polled(p.impairs, err, denied)
 		hint := "check whether the VPC has an endpoint for EC2 or another way to it"
-		if denied && !awserr.Unsupported(err) {
+		if denied {
 			hint = "add the permission to the role"
 		}
 		hint += ", or set status-interval to -1"
