@@ -16,7 +16,7 @@ func TestTheFullRunHasWhatTheGateLeavesOut(t *testing.T) {
 			`play versions other_versions`, `play figures make figures`,
 			`unhurried`, `aside lint make lint-windows lint-hack`, `aside race make race`, `aside release go -C hack/release test .*\./\.\.\.`,
 			`aside image image`, `aside faults-virtual make faults-virtual`, `aside soak make soak`, `aside lives make lives`,
-			`aside mutants hack/lives-mutants`, `aside fuzz make fuzz.*`,
+			`aside mutants hack/lives-mutants`, `aside mutants-gate hack/lives-mutants gate`, `aside fuzz make fuzz.*`,
 		},
 		"../../.ci/run": {`step 'lint' make lint`, `step 'tests' make -k test`, `step 'demo' make demo`},
 	} {

@@ -618,6 +618,9 @@ func TestADeadlineThatHasPassedLeavesEachPodASecond(t *testing.T) {
 			s.stops["a"] = time.Minute
 			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(-time.Minute)}, nil)
 			s.wantEnd(result, err, evacuation.Result{Evicted: 1}, margin)
+			if left := result.Record.LastLeft; left.Before(s.begin) {
+				t.Errorf("the last pod left at %s, want it after the deadline", left)
+			}
 			s.want(0, "0s evicted a with 1s")
 		})
 	})
@@ -628,6 +631,9 @@ func TestADeadlineThatHasPassedLeavesEachPodASecond(t *testing.T) {
 			s.refuse = budget
 			result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(-time.Minute)}, nil)
 			s.wantEnd(result, err, evacuation.Result{Forced: 1}, margin)
+			if left := result.Record.LastLeft; left.Before(s.begin) {
+				t.Errorf("the last pod left at %s, want it after the deadline", left)
+			}
 			s.want(1, "0s deleted a with 1s")
 		})
 	})

@@ -90,21 +90,25 @@ func TestABudgetCountsThoughAGraceDoesNotFitIntoTheNotice(t *testing.T) {
 		t.Run(fmt.Sprint(grace), func(t *testing.T) {
 			play(t, func(s *stage) {
 				var mu sync.Mutex
-				ready, fewest := 3, 3
+				allowed, ready, fewest := 1, 3, 3
 				s.refuse = func(pod string) *metav1.Status {
 					mu.Lock()
 					defer mu.Unlock()
-					if ready < 3 {
+					if allowed == 0 {
 						return budget(pod)
 					}
-					ready--
-					fewest = min(fewest, ready)
+					allowed--
 					return nil
 				}
-				s.stopped = func(*corev1.Pod) {
+				s.stopped = func(*corev1.Pod) { // also one that was deleted
+					mu.Lock()
+					defer mu.Unlock()
+					ready--
+					fewest = min(fewest, ready)
 					time.AfterFunc(15*time.Second, func() {
 						mu.Lock()
 						defer mu.Unlock()
+						allowed++
 						ready++
 					})
 				}

@@ -11,7 +11,10 @@
 //	says                  the words of another program
 //	error                 an error that was met
 //	rule                  the rule of the policy file that applies
-//	deadline              when the machine goes away
+//	what                  the call or the part that works or fails
+//	which                 the first names of those that a line counts
+//	deadline, left        when the machine goes away, and how long that is from now
+//	in, after             how long until the next try, and since the first
 package logging
 
 import (
