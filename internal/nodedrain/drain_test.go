@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -350,6 +351,37 @@ func TestADrainThatHasEndedWaitsForTheNextOneOfItsNode(t *testing.T) {
 		}
 		if others := (endStage{d}).othersWithPods(); len(others) != 1 || others[0] != next {
 			t.Errorf("the others with pods are %v", others)
+		}
+	})
+}
+
+// A person or a report takes the notice back while the drain of another node is waited for.
+func TestADrainThatIsCalledOffWhileALeaderResumesDoesNotBegin(t *testing.T) {
+	now := time.Now()
+	carried := intent.Intent{}.With(intent.Entry{Kind: notice.ScheduledChange, IDs: []string{"e"}, Time: now}, nil, now)
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		if _, err := r.Cluster.Record(t.Context(), theRef, func(intent.Intent) intent.Intent { return carried }); err != nil {
+			t.Fatal(err)
+		}
+		first := cluster.Ref{Name: "first", UID: "first"}
+		busy := r.getOrCreate(first)
+		if err := busy.lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		go r.resumeAll(t.Context(), []cluster.Unfinished{{Ref: first, Intent: carried}, {Ref: theRef, Intent: carried}})
+		synctest.Wait()
+		err := r.Revert(t.Context(), r.Log, theRef, decision.WhyChangeEnded, func(intent.Intent) intent.Intent { return intent.Intent{} })
+		if err != nil || r.Get(theRef) != nil {
+			t.Fatalf("Revert: %v; its drain: %v", err, r.Get(theRef))
+		}
+		busy.unlock()
+		if begun := <-r.toRun; begun != busy {
+			t.Errorf("the drain of %s has begun", begun.ref.Name)
+		}
+		select {
+		case begun := <-r.toRun:
+			t.Errorf("the drain of %s has begun", begun.ref.Name)
+		case <-r.resumed:
 		}
 	})
 }

@@ -344,7 +344,7 @@ func (r *Registry) beginAgain(ctx context.Context, nd *Drain, failure error) {
 	if last := nd.carried(); len(i.Hooks) == 0 {
 		i.Hooks = last.Hooks // a Node without a provider id proves none
 	}
-	_ = r.resumeDrain(ctx, cluster.Unfinished{Ref: nd.ref, Intent: i}) // it ends with ctx alone
+	_ = r.resumeDrain(ctx, r.getOrCreate(nd.ref), i) // it ends with ctx alone
 }
 
 // end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the
@@ -373,42 +373,48 @@ func (r *Registry) resume(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	r.resumeAll(ctx, unfinished)
+}
+
+// resumeAll begins the drains of these nodes.
+func (r *Registry) resumeAll(ctx context.Context, unfinished []cluster.Unfinished) {
 	var asking sync.WaitGroup
 	defer asking.Wait()
-	for _, u := range unfinished {
+	drains := make([]*Drain, len(unfinished))
+	for k, u := range unfinished {
 		if len(u.Claimed) == 0 {
-			r.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
+			drains[k] = r.getOrCreate(u.Ref) // two of them may be of one instance, and look for each other
 		}
 	}
-	for _, u := range unfinished {
+	for k, u := range unfinished {
 		if len(u.Claimed) > 0 { // only EC2 can say whose notices and hooks they are: no other drain waits for that
 			asking.Go(func() {
-				if r.identify(ctx, &u) == nil && r.resumeDrain(ctx, u) == nil {
+				if r.identify(ctx, &u) == nil && r.resumeDrain(ctx, r.getOrCreate(u.Ref), u.Intent) == nil {
 					r.revertIfRestarted(ctx, u.Ref)
 				}
 			})
-		} else if r.resumeDrain(ctx, u) != nil {
+		} else if r.resumeDrain(ctx, drains[k], u.Intent) != nil {
 			return
 		}
 	}
 	close(r.resumed)
 }
 
-// resumeDrain begins the drain that a node carries, unless a message has begun it. It
-// returns the cause of ctx if that ends first.
-func (r *Registry) resumeDrain(ctx context.Context, u cluster.Unfinished) error {
-	if u.Intent.Finished() { // while EC2 was asked for its instance
-		return nil
-	}
-	nd := r.getOrCreate(u.Ref)
+// resumeDrain begins a drain with what its node carries, unless it has begun or was called off meanwhile. It returns the
+// cause of ctx if that ends first.
+func (r *Registry) resumeDrain(ctx context.Context, nd *Drain, i intent.Intent) error {
 	if err := nd.lock(ctx); err != nil {
 		return err
 	}
 	defer nd.unlock()
-	if r.hasEnded(nd) || nd.started {
+	switch {
+	case r.hasEnded(nd), nd.started:
+		return nil
+	case i.Finished(): // while EC2 was asked for its instance
+		r.end(nd, nil)
 		return nil
 	}
-	return r.begin(ctx, nd, u.Intent)
+	return r.begin(ctx, nd, i)
 }
 
 // begin begins the drain that a node carries. The caller holds the lock.
