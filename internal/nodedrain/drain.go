@@ -296,9 +296,10 @@ type carrier struct {
 	unrecorded atomic.Bool // the node cannot be written: the intent is here alone
 
 	mu      sync.Mutex
-	reserve bool          // Karpenter gets the pods off; see delegate
-	intent  intent.Intent // as the node carries it, and what learn has added
-	changed chan struct{} // closed and replaced when the intent has changed
+	reserve bool           // Karpenter gets the pods off; see delegate
+	intent  intent.Intent  // as the node carries it, and learned
+	learned cluster.Change // what learn has yet to write; nil: nothing
+	changed chan struct{}  // closed and replaced when the intent has changed
 
 	listening sync.Mutex // held while listeners are called
 	listeners []*func()  // see onChange
@@ -391,7 +392,14 @@ func (c *carrier) change(do func()) {
 }
 
 // setIntent notes the intent that the node carries now.
-func (c *carrier) setIntent(i intent.Intent) { c.change(func() { c.intent = i }) }
+func (c *carrier) setIntent(i intent.Intent) {
+	c.change(func() {
+		if c.learned != nil {
+			i = c.learned(i)
+		}
+		c.intent = i
+	})
+}
 
 // setReserve sets whether the drain is in reserve, as its terms say.
 func (c *carrier) setReserve(on bool) { c.change(func() { c.reserve = on }) }
@@ -452,15 +460,15 @@ func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 }
 
 // learn changes the intent of a drain, and then that of the node. So the drain heeds what was learned also
-// while the API server does not answer. The next leader learns it for itself.
+// while the API server does not answer, whatever is recorded meanwhile. The next leader learns it for itself. It is not
+// called concurrently.
 func (d *Drain) learn(ctx context.Context, change cluster.Change) error {
-	if err := d.lock(ctx); err != nil {
-		return err
-	}
-	carried := d.carried()
-	d.setIntent(change(carried))
-	d.unlock()
-	return d.rewrite(ctx, change)
+	d.change(func() { d.intent, d.learned = change(d.intent), change })
+	err := d.rewrite(ctx, change)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.learned = nil
+	return err
 }
 
 // recordAtLast records what could not be recorded before, and cordons the node with that. The caller holds the lock.

@@ -385,3 +385,44 @@ func TestADrainThatIsCalledOffWhileALeaderResumesDoesNotBegin(t *testing.T) {
 		}
 	})
 }
+
+// The limits of a hook can be read at last, while another notice is being recorded: the node still carries the guess.
+func TestWhatWasLearnedIsHeededUntilItIsWritten(t *testing.T) {
+	now := time.Now()
+	guess := &intent.Hook{
+		Group: "workers", Name: "drain", Token: "t", Instance: theID, Started: now, Deadline: now.Add(2 * time.Minute), Assumed: true,
+	}
+	carried := intent.Intent{}.With(intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"h"}, Time: now}, guess, now)
+	until := now.Add(time.Hour).UTC()
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		written, err := r.Cluster.Record(t.Context(), theRef, func(intent.Intent) intent.Intent { return carried })
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := r.getOrCreate(theRef)
+		d.setIntent(*written)
+		if err := d.lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		learned := make(chan error, 1)
+		go func() {
+			learned <- d.learn(t.Context(), func(i intent.Intent) intent.Intent { return i.WithDeadline(*guess, until) })
+		}()
+		synctest.Wait()
+		d.applyIntent(written)
+		if got := d.carried().Hooks[0]; got.Assumed || !got.Deadline.Equal(until) {
+			t.Errorf("the hook ends at %s, guessed: %t", got.Deadline, got.Assumed)
+		}
+		d.unlock()
+		if err := <-learned; err != nil {
+			t.Fatal(err)
+		}
+		on, err := r.Cluster.Record(t.Context(), theRef, func(i intent.Intent) intent.Intent { return i })
+		if err != nil || on.Hooks[0].Assumed || !on.Hooks[0].Deadline.Equal(until) {
+			t.Errorf("the node carries %+v, %v", on, err)
+		}
+		if d.applyIntent(written); !d.carried().Hooks[0].Assumed {
+			t.Error("what is written is still learned")
+		}
+	})
+}
