@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
 // A kubelet writes the annotation, and may not write taints.
@@ -89,5 +90,38 @@ func TestAnIntentThatIsLostWithItsNodeIsToldOf(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"ours " + queueURL}, lost); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The API server says that the Node is gone before the watch does.
+func TestTheLastWordsOfADrainAreKeptThoughTheWatchIsBehind(t *testing.T) {
+	const id = "i-0123456789abcdef0"
+	for name, provider := range map[string]string{"": "aws:///us-east-1a/" + id, "without a provider id": ""} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Now().UTC()
+			i := intent.Intent{Queue: queueURL}.With(
+				intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: now}, nil, now)
+			text, err := i.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, _, _ := start(t, &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a", Annotations: map[string]string{IntentAnnotation: text}},
+				Spec:       corev1.NodeSpec{ProviderID: provider},
+			})
+			shown := c.ByName("a")
+			ref, next := c.Identify(Ref{Name: "a", UID: "a", Instance: id}), Ref{Name: "b", UID: "b", Instance: id}
+			i.FinishedAt = now
+			c.Remember(ref, i)
+			check := func() {
+				t.Helper()
+				if others, all := c.Others(next), c.Intents(next); len(others) != 1 || len(all) != 1 || !all[0].Finished() {
+					t.Errorf("of %d other Nodes these intents are left: %+v", len(others), all)
+				}
+			}
+			check()
+			c.noteDeleted(shown)
+			check()
+		})
 	}
 }

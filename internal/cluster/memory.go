@@ -49,24 +49,21 @@ func newMemory(nodes *nodes, owner owner) *memory {
 func (m *memory) WhenDeleted(tell func(ref Ref, i intent.Intent)) { m.whenDeleted = tell }
 
 // noteDeleted remembers a deleted Node. If it carried no intent, because it was deleted too
-// early, the Node before it is remembered instead.
+// early, the Node before it is remembered instead. What Remember has been told of it is newer.
 func (m *memory) noteDeleted(node *corev1.Node) {
 	uid := node.UID
 	if i, ok, err := ReadIntent(node); m.whenDeleted != nil && ok && err == nil && m.owner.Serves(i) {
 		m.whenDeleted(RefOf(node), i)
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if id := m.instanceOf(node); id != "" {
-		if InstanceID(node) == "" { // what is read of it later is that instance's
-			node = node.DeepCopy()
-			node.Spec.ProviderID = "aws:///" + id
-		}
-		if last := m.deleted(id); last != nil && node.Annotations[IntentAnnotation] == "" {
+		node = ofInstance(node, id)
+		if last := m.deleted(id); last != nil && (last.UID == uid || node.Annotations[IntentAnnotation] == "") {
 			node = last
 		}
 		m.lastDeleted.Add(id, node, memoryTTL)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	delete(m.toInform, uid)
 	delete(m.restarted, uid)
 }
@@ -180,11 +177,11 @@ func (m *memory) Intents(ref Ref) []intent.Intent {
 		}
 		intents = append(intents, i)
 	}
-	there := m.nodes.ByInstance(ref.Instance)
+	there, last := m.of(ref.Instance)
 	for _, node := range there {
 		add(node, false)
 	}
-	if last := m.deleted(ref.Instance); last != nil {
+	if last != nil {
 		add(last, len(there) == 1)
 	}
 	return intents
@@ -192,9 +189,9 @@ func (m *memory) Intents(ref Ref) []intent.Intent {
 
 // Others are the other Nodes of the same instance: those that exist, and the one that was deleted last.
 func (m *memory) Others(ref Ref) (refs []Ref) {
-	nodes := m.nodes.ByInstance(ref.Instance)
-	if last := m.deleted(ref.Instance); last != nil {
-		nodes = append(slices.Clone(nodes), last)
+	nodes, last := m.of(ref.Instance)
+	if last != nil {
+		nodes = append(nodes, last)
 	}
 	for _, node := range nodes {
 		if node.UID != ref.UID {
@@ -204,19 +201,40 @@ func (m *memory) Others(ref Ref) (refs []Ref) {
 	return refs
 }
 
-// Remember stores the intent of a recently deleted Node, for the Nodes that follow it.
+// of are the Nodes of an instance, and the one that was deleted last, nil if none was: the watch may still show it.
+func (m *memory) of(id string) (there []*corev1.Node, last *corev1.Node) {
+	last = m.deleted(id)
+	isDeleted := func(node *corev1.Node) bool { return last != nil && node.UID == last.UID }
+	return slices.DeleteFunc(slices.Clone(m.nodes.ByInstance(id)), isDeleted), last
+}
+
+// Remember stores the intent of a recently deleted Node, for the Nodes that follow it. The watch may still show the Node.
 func (m *memory) Remember(ref Ref, i intent.Intent) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	last := m.deleted(ref.Instance)
 	if last == nil || last.UID != ref.UID {
-		return
+		there := false
+		if last, there = m.nodes.Look(ref); !there || ref.Instance == "" {
+			return
+		}
 	}
 	text, err := i.Encode()
 	if err != nil {
 		return // impossible: it was encoded before
 	}
-	node := last.DeepCopy()
+	node := ofInstance(last, ref.Instance).DeepCopy()
 	node.Annotations = map[string]string{IntentAnnotation: text}
 	m.lastDeleted.Add(ref.Instance, node, memoryTTL)
+}
+
+// ofInstance is a Node of that instance, also if it has no provider id: what is read of it later is that instance's.
+func ofInstance(node *corev1.Node, id string) *corev1.Node {
+	if InstanceID(node) == "" {
+		node = node.DeepCopy()
+		node.Spec.ProviderID = "aws:///" + id
+	}
+	return node
 }
 
 // ChangeRemembered changes the stored intent of the Node that was deleted last of an instance.
