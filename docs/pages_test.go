@@ -1,4 +1,4 @@
-// Package docs tests the pages that users read: their sentences and their links.
+// Package docs tests the pages that users read, their sentences and their links, and the words of the code.
 package docs
 
 import (

@@ -39,7 +39,7 @@ var stumbles = map[string]string{
 	`of another day`:                   "one figure, measured last",
 	`under way`:                        "in progress",
 	`for ever`:                         "forever",
-	`may not`:                          "must not; lacks the permission to",
+	`may not`:                          "must not; might not; lacks the permission to",
 	`looked after`:                     "handled",
 	`worked on`:                        "drained; processed",
 	`the least that is`:                "the minimum",
@@ -157,8 +157,14 @@ func problems(sentence string) []string {
 	if n := words(sentence); n > mostWords {
 		all = append(all, fmt.Sprintf("%d words are too many for one sentence (%d)", n, mostWords))
 	}
+	return append(all, stumblesIn(sentence)...)
+}
+
+// stumblesIn says what to write instead of the stumbles in a text.
+func stumblesIn(text string) []string {
+	var all []string
 	for _, s := range stumblingBlocks {
-		if found := s.words.FindString(code.ReplaceAllString(sentence, "`")); found != "" {
+		if found := s.words.FindString(code.ReplaceAllString(text, "`")); found != "" {
 			all = append(all, fmt.Sprintf("instead of %q write: %s", found, s.better))
 		}
 	}

@@ -66,17 +66,17 @@ func TestAStartThatIsInVainEndsWithOneClearLine(t *testing.T) {
 			func(h *handler) {
 				h.s.must(h.s.kube.RbacV1().ClusterRoleBindings().Delete(h.s.ctx, h.s.name, metav1.DeleteOptions{}))
 			},
-			[]string{"this ServiceAccount may not", "list nodes", "watch nodes", "patch nodes", "create pods/eviction", "watch volumeattachments", "ClusterRole"},
+			[]string{"this ServiceAccount must be allowed to", "list nodes", "watch nodes", "patch nodes", "create pods/eviction", "watch volumeattachments", "ClusterRole"},
 		},
 		"one verb is missing": {
 			func(h *handler) { h.s.withoutRight("nodes", "patch") },
-			[]string{"this ServiceAccount may not patch nodes;"},
+			[]string{"this ServiceAccount must be allowed to patch nodes;"},
 		},
 		"the Role is missing": {
 			func(h *handler) {
 				h.s.must(h.s.kube.RbacV1().RoleBindings(h.s.name).Delete(h.s.ctx, "node-termination-handler", metav1.DeleteOptions{}))
 			},
-			[]string{"this ServiceAccount may not create leases", "get leases.coordination.k8s.io in s", "update leases"},
+			[]string{"this ServiceAccount must be allowed to create leases", "get leases.coordination.k8s.io in s", "update leases"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,8 +40,8 @@ const (
 	mostRequests  = 512
 )
 
-// probationTime is how long after the start-up checks the process still exits when it may not
-// receive messages. A permission that goes missing later may come back.
+// probationTime is how long after the start-up checks the process still exits when it lacks the permission to receive
+// messages. A permission that goes missing later may come back.
 const probationTime = 25 * time.Second
 
 // An App has everything that lives as long as the process.

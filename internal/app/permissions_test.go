@@ -44,7 +44,7 @@ func nthAllows(a *authorizationv1.ResourceAttributes) (bool, error) {
 func TestAllMissingRightsAreListedAtOnce(t *testing.T) {
 	c := &options.Options{LeaderElect: true, LeaseName: "nth"}
 	err := permissionsCheck(rightsOf(nthAllows), accesses(c), "kube-system").try(t.Context())
-	want := "check the rights: this ServiceAccount may not watch nodes, watch pods, delete pods, get persistentvolumeclaims, " +
+	want := "check the rights: this ServiceAccount must be allowed to watch nodes, watch pods, delete pods, get persistentvolumeclaims, " +
 		"list volumeattachments.storage.k8s.io, watch volumeattachments.storage.k8s.io, create leases.coordination.k8s.io in kube-system, " +
 		"get leases.coordination.k8s.io in kube-system, update leases.coordination.k8s.io in kube-system; the ClusterRole and the Role in deploy/manifests allow it"
 	if err == nil {

@@ -20,7 +20,7 @@ func Policy(o *options.Options) decision.Policy {
 		CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod,
 		Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
 	}
-	if o.ByMetadata() { // what the metadata says is about the own instance, whatever its tags
+	if o.ByMetadata() { // the metadata is about the own instance: its tags do not matter
 		p.CordonRebalance = !o.RebalanceDraining
 		return p
 	}

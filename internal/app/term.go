@@ -78,8 +78,8 @@ func newIdentity(o *options.Options) string {
 }
 
 // term is one term of leadership, until ctx ends. Its controller and its queue server share
-// no drains or messages with those of another term. It returns an error of [lead], before
-// probation ends also one that says that messages may not be received.
+// no drains or messages with those of another term. It returns an error of [lead] and, before
+// probation ends, that of a role without the permission to receive messages.
 func (a *App) term(ctx context.Context, probation time.Time) error {
 	ctrl := a.newController()
 	if a.options.Queue.None() {
@@ -212,8 +212,8 @@ func checking(log logr.Logger, server *queue.Server) func(context.Context) {
 	}
 }
 
-// serving receives notices, and does what goes on beside that, until ctx ends. The error is that of receive: it may
-// not receive, or something was left undone at the end.
+// serving runs receive until ctx ends, and the other functions beside it. The error is that of receive: the role lacks
+// the permission, or something was left undone at the end.
 func serving(receive func(context.Context) error, beside ...func(context.Context)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var all sync.WaitGroup

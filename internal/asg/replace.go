@@ -110,7 +110,7 @@ func (h *Hooks) MarkUnhealthy(ctx context.Context, id string) error {
 	return explain("autoscaling:SetInstanceHealth", err)
 }
 
-// passing are the codes of client errors that another try may not meet.
+// passing are the codes of client errors after which another try may succeed.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html
 var passing = []string{
 	"Throttling", "ThrottlingException", "RequestLimitExceeded", "ResourceContention", "ScalingActivityInProgress",

@@ -27,8 +27,8 @@ func Message(err error) string {
 	return ""
 }
 
-// Denied reports whether the call cannot be made by anybody who asks as this process does: the role may not make it, or
-// it is [Unsupported]. A role that cannot be assumed is refused with the same code, but by STS, and for all calls: see
+// Denied reports whether the call fails for all who ask as this process does: the role lacks the permission, or the
+// call is [Unsupported]. STS refuses a role that cannot be assumed with the same code, but for all calls: see
 // [NoCredentials].
 func Denied(err error) bool {
 	codes := []string{"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"} // the last is EC2's

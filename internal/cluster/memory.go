@@ -113,8 +113,8 @@ func (m *memory) noteNewNode(node *corev1.Node) {
 	}
 }
 
-// NoteNewNodes has NodesToInform return all Nodes again that have followed or joined another one: whoever has got the
-// notices of that one in the term before may not have passed them on.
+// NoteNewNodes has NodesToInform return all Nodes again that have followed or joined another one: the term before may
+// have ended before it passed on the notices of that one.
 func (m *memory) NoteNewNodes() { m.nodes.All(m.noteNewNode) }
 
 // NoteRestart has Restarted return a node again: who has taken it was not done with it.

@@ -69,7 +69,7 @@ type PerNode struct {
 
 	all  sync.WaitGroup
 	mu   sync.Mutex
-	busy map[types.UID]bool // nodes that are worked on; true: once more
+	busy map[types.UID]bool // nodes whose work has not ended; true: once more
 }
 
 // Do begins the work for a node. Where it has begun, and has not ended, it is done once more after that. A panic ends

@@ -440,7 +440,7 @@ func outOfServiceTaint(node *corev1.Node, i intent.Intent, on bool, now time.Tim
 	return p, p.write(i)
 }
 
-// Excluded reports whether the node has the label that keeps load balancers from it, whatever its value.
+// Excluded reports whether the node has the label, with any value, that keeps load balancers from it.
 func Excluded(node *corev1.Node) bool {
 	_, there := node.Labels[excludeLabel]
 	return there

@@ -271,7 +271,7 @@ func (t *task) revert(ctx context.Context, why decision.Why, change cluster.Chan
 }
 
 // revertEarlierLives reverts what was done to the nodes of an instance in its earlier lives, because EC2
-// says that it runs. Where EC2 may not be asked when that began, the notice itself says so.
+// says that it runs. Without the permission to ask EC2 when that began, the time of the notice stands for it.
 func (t *task) revertEarlierLives(ctx context.Context) error {
 	launched := t.found.Launched
 	if launched.IsZero() {

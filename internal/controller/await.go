@@ -125,7 +125,7 @@ func (t *task) backInService(ctx context.Context) error {
 		return err
 	}
 	fromPool := func(e intent.Entry) bool {
-		// EC2 may not be asked. Another root volume is no launch: the machine ends as it was told before.
+		// The role lacks the permission to ask EC2. Another root volume is no launch: the machine still ends.
 		unknown := launched.IsZero() && e.Kind != notice.ScheduledChange && t.n.Hook.Action != notice.ReplaceRootVolume
 		return e.Before(t.n.Time) && (e.Kind == notice.ASGTerminate || unknown)
 	}

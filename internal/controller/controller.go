@@ -195,7 +195,8 @@ func (c *Controller) read(log logr.Logger, m queue.Message) (*notice.Notice, err
 		}
 		return nil, nil
 	}
-	if n.Time.IsZero() || !m.Sent.IsZero() && n.Time.After(m.Sent) { // it would be a new one at each delivery, or for ever
+	// Without a time it would be a new notice at each delivery, and with one from the future it would never be late.
+	if n.Time.IsZero() || !m.Sent.IsZero() && n.Time.After(m.Sent) {
 		n.Time = m.Sent
 	}
 	if len(n.Instances) == 1 && len(n.Hosts) == 0 {
@@ -446,8 +447,9 @@ func (c *Controller) withMembers(
 	return n, ownership, err
 }
 
-// handleAll does what a notice asks for each of several instances: first for those with Nodes, as EC2 may not answer
-// about others. It returns one error of each sort. While the drains go on it keeps nothing of the notice in memory.
+// handleAll does what a notice asks for each of several instances: first for those with Nodes, as EC2 might not
+// answer about others. It returns one error of each sort. While the drains go on it keeps nothing of the notice in
+// memory.
 func (c *Controller) handleAll(ctx context.Context, log logr.Logger, n notice.Notice) (errs []error) {
 	select {
 	case c.crowds <- struct{}{}:

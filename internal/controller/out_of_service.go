@@ -33,8 +33,8 @@ func (c *Controller) takeTaintsBack(ctx context.Context) {
 	}
 }
 
-// isRunning reports whether an instance that was stopped runs, as EC2 says or, where it may not or cannot be asked
-// for lack of a provider id, as the kubelet says.
+// isRunning reports whether an instance that was stopped runs: by EC2 or, without the permission or the provider id to
+// ask it, by the kubelet.
 func (c *Controller) isRunning(ctx context.Context, ref cluster.Ref) bool {
 	if ref.Instance == "" {
 		return c.Cluster.ReadyAgain(ref)

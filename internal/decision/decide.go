@@ -160,7 +160,7 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 	return d
 }
 
-// latestBegin is when the drain for a notice has to begin at the latest; zero: it can wait for ever. If the deadline of
+// latestBegin is when the drain for a notice has to begin at the latest; zero: it can wait forever. If the deadline of
 // a termination is only a guess, half of the time until then is left to become known, as in CanWait.
 func (p Policy) latestBegin(e intent.Entry, assumed bool, now time.Time) time.Time {
 	switch {
@@ -343,7 +343,7 @@ func MachineGoes(i intent.Intent, now time.Time, p Policy) bool {
 	return i.Has(notice.ASGTerminate) || !CanWait(i, now, p)
 }
 
-// Late reports whether a notice is so old that it may not hold any more.
+// Late reports whether a notice is so old that it might no longer hold.
 func Late(n notice.Notice, now time.Time) bool {
 	return !n.Time.IsZero() && now.Sub(n.Time) > LateAfter
 }

@@ -41,7 +41,7 @@ const (
 	Foreign   Ownership = iota // not this cluster's, as far as anybody can tell
 	Elsewhere                  // of another account or region
 	Unmanaged                  // the tag check is on and the instance does not have the tag
-	Unknown                    // EC2 may not be asked, or does not show its tags so far
+	Unknown                    // the role lacks the permission to ask EC2, or EC2 does not show its tags so far
 	Pending                    // this cluster's, but no Node of it so far
 	Departed                   // this cluster's, but its Node or the instance is gone
 	Ours                       // a Node has it

@@ -39,7 +39,7 @@ type NodeRule struct {
 	Before time.Duration
 	// Within is the window in which the drain begins, unless that would be too late; nil: any time.
 	Within *Window
-	// Patient: pods are never forced because of the notice, whatever its deadline.
+	// Patient: pods are never forced because of the notice, not even when its deadline is near.
 	Patient bool
 	// Grace replaces the termination grace period of the pods; zero: it does not.
 	Grace time.Duration
@@ -165,7 +165,7 @@ const (
 )
 
 const (
-	// LeaveAloneLabel is a label that people give a node, whatever its value: notices about it are told and not acted on,
+	// LeaveAloneLabel is a label, with any value, that people give a node: notices about it are told and not acted on,
 	// but for a termination by Auto Scaling, whose machine goes anyway.
 	LeaveAloneLabel = "node-termination-handler/leave-alone"
 	// RuleLeaveAlone is the rule that stands for the label. It comes before all others.

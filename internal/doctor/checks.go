@@ -57,7 +57,7 @@ type check struct {
 type traits uint8
 
 const (
-	// needed: without it a node may not be drained in time. If it is unknown, nobody can say that all is well.
+	// needed: unless it passes, a node might not be drained in time. If it is unknown, so is that.
 	needed traits = 1 << iota
 	// inAWS: it is about what only a handler with a queue has.
 	inAWS

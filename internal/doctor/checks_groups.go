@@ -18,7 +18,7 @@ func unseenGroups(f *Facts, subject string) Finding {
 }
 
 // ofGroups makes a check of the Auto Scaling groups behind the nodes. If there are no groups, the
-// check is well and says none.
+// check passes and says none.
 func ofGroups(subject, none string, run func(*Facts, []Group) Finding) func(*Facts) Finding {
 	return func(f *Facts) Finding {
 		switch {

@@ -74,7 +74,7 @@ func (p Pod) isOurs() bool {
 	return app == ownName || p.runs(ownName) || p.Env["LEADER_ELECT_RESOURCE_NAME"] != "" && reads
 }
 
-// handlers returns all releases of this program, whatever their names. The release that the caller
+// handlers returns all releases of this program, under any name. The release that the caller
 // belongs to is one of them.
 func (f *Facts) handlers() []Handler {
 	found := map[string]*Handler{}

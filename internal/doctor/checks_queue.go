@@ -73,8 +73,8 @@ var queueRetention = ofQueue("the queue's retention", func(f *Facts, q Queue) Fi
 	return ok("messages are kept for %s", q.Retention)
 })
 
-// queueSize finds a queue whose messages may not be as large as what AWS sends. SQS refuses larger
-// ones, and EventBridge drops what a target refuses.
+// queueSize finds a queue whose limit is less than the size of what AWS sends. SQS refuses larger
+// messages, and EventBridge drops what a target refuses.
 var queueSize = ofQueue("the largest message that the queue takes", func(f *Facts, q Queue) Finding {
 	const (
 		// AWS Health lists the instances in its event, up to this size.

@@ -51,14 +51,14 @@ type Finding struct {
 	Group  string `json:"group"`
 	Status Status `json:"status"`
 	What   string `json:"what"`
-	// Needed: a node may not be drained in time unless this check is well.
+	// Needed: unless this check passes, a node might not be drained in time.
 	Needed bool `json:"needed"`
 	// Because says why the result is Unknown: the id of the check that failed, the missing
 	// permission, or the error. Findings with the same cause have the same text.
 	Because string `json:"because,omitempty"`
 	// Accepted: the user has decided that this warning may stay.
 	Accepted bool `json:"accepted,omitempty"`
-	// Hint says what to do, and Commands how; both are empty if all is well.
+	// Hint says what to do, and Commands how; both are empty if there is nothing to do.
 	Hint     string   `json:"hint,omitempty"`
 	Commands []string `json:"commands,omitempty"`
 	// Link leads to more about the check.

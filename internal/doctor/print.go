@@ -22,7 +22,7 @@ type Style struct {
 
 // Print writes the findings for people: a heading for each group, a line for each check, and what
 // to do about it. Findings that are unknown for one cause share a line. If a check failed and
-// others were not asked because of it, all checks that are well share a line too.
+// others were not asked because of it, all checks that passed share a line too.
 func Print(w io.Writer, findings []Finding, style Style) error {
 	p := newPrinter(findings, style)
 	var well []string
@@ -61,7 +61,7 @@ type printer struct {
 	checks map[string]bool      // the ids of the findings
 	causes map[string][]Finding // what is unknown, by its cause
 	brief  map[string]bool      // the causes whose findings are one line
-	short  bool                 // a failed check is such a cause: what is well is one line too
+	short  bool                 // a failed check is such a cause: what passed is one line too
 }
 
 func newPrinter(findings []Finding, style Style) *printer {

@@ -149,7 +149,6 @@ func (p *podsOf) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Inte
 // IsWatchListSemanticsUnSupported makes a reflector list before it watches.
 func (*podsOf) IsWatchListSemanticsUnSupported() bool { return true }
 
-// onNode selects the pods of a node.
 func onNode(name string) string { return fields.OneTermEqualSelector("spec.nodeName", name).String() }
 
 // synced reports whether all pods have been seen once.
@@ -440,7 +439,7 @@ func isNewer(version, than string) bool {
 	return err != nil || order > 0
 }
 
-// end ends a shared watch. Those who follow it watch anew.
+// end ends a shared watch. Its followers begin another watch.
 func (w *podWatches) end(shared *sharedWatch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

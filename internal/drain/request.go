@@ -150,7 +150,6 @@ func (p *podState) dequeue() {
 	p.ticket = nil
 }
 
-// dequeueAll takes all pods out of the gate.
 func (n *nodePods) dequeueAll() {
 	for _, p := range n.leaving {
 		p.dequeue()
@@ -158,7 +157,7 @@ func (n *nodePods) dequeueAll() {
 }
 
 // priorityOf returns the priority of a pod's request at the gate. What was refused once may be
-// refused for ever, so it goes behind what has not been tried.
+// refused forever, so it goes behind what has not been tried.
 func priorityOf(p podState, s step, terms evacuation.Terms, now time.Time) pace.Priority {
 	priority := pace.Priority{Deadline: terms.Deadline, Rank: pace.Advance, Lends: true}
 	switch {

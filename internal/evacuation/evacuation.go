@@ -29,7 +29,7 @@ type Request struct {
 	// Changed delivers new terms; nil: they never change.
 	Changed <-chan Terms
 	// Asked delivers questions for the progress of the drain. Each is answered at once, but for the moment in which
-	// the drain has not begun or has ended: who asks must not wait for ever. The channels need room for the answer.
+	// the drain has not begun or has ended: who asks must not wait forever. The channels need room for the answer.
 	// nil: nobody asks.
 	Asked <-chan chan<- Progress
 	// NodeState returns the present state of the node. It is called often, and makes no request;

@@ -141,7 +141,7 @@ func (g *Group[K, V]) join(ctx context.Context, key K, f Func[V]) *Call[V] {
 	}
 	var c *Call[V]
 	c = Start(ctx, func(ctx context.Context, report func(error)) (V, error) {
-		defer func() { // the next caller starts anew
+		defer func() { // the next caller starts another one
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			if g.calls[key] == c { // else another call has taken the place of a cancelled one

@@ -48,8 +48,8 @@ type Config struct {
 }
 
 // A Line has all drains, and asks [decision.Begin] about those that are held back, at most once a second where nothing
-// has changed. What it keeps is an answer, and which drains have just ended: the watch may not show their nodes as
-// cordoned yet. Its methods, and those of its places, may be called concurrently.
+// has changed. What it keeps is an answer, and which drains have just ended: the watch may still show their nodes
+// without the cordon. Its methods, and those of its places, may be called concurrently.
 type Line struct {
 	Config
 
@@ -219,7 +219,7 @@ func (l *Line) joining(ref cluster.Ref) (refs []cluster.Ref) {
 	return refs
 }
 
-// justEnded are the nodes whose drains have ended, and which the watch may not show as they are. The caller holds mu.
+// justEnded are the nodes whose drains have ended within watchLag. The caller holds mu.
 func (l *Line) justEnded(now time.Time) (refs []cluster.Ref) {
 	for uid, e := range l.ended {
 		if now.Sub(e.at) > watchLag {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// shares is how long an answer is given again. A deadline is two minutes at the least that is usual.
+// shares is how long an answer is given again. The shortest usual deadline is two minutes.
 const shares = 500 * time.Millisecond
 
 // Share returns a handler that gives all the same answers of next: an answer is made when there is a request and the

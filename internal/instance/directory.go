@@ -79,7 +79,6 @@ const (
 	urgent
 )
 
-// priorities are those of the lanes.
 var priorities = [2]pace.Priority{ordinary: {}, urgent: {Class: pace.Urgent}}
 
 // NewDirectory returns a Directory that has no answers yet.
@@ -111,7 +110,7 @@ type batch struct {
 
 // Get returns what EC2 says about the instance, and whether there is one with that id in
 // this account and region. EC2 shows an instance for about an hour after it has
-// terminated, and may not show one that was launched seconds ago.
+// terminated, and might not show one that was launched seconds ago.
 //
 // An answer younger than maxAge is returned without a call. A look-up in flight is
 // joined, whatever maxAge is. A failed look-up is an error, never "not found", and is
@@ -205,8 +204,8 @@ func (d *Directory) start(ctx context.Context, lane int) *batch {
 	return b
 }
 
-// forget makes the next question about an id of b start anew. Another batch may have
-// taken the place of one that was cancelled.
+// forget has the next question about an id of b join another batch. One may have taken
+// the place of b already, if b was cancelled.
 func (d *Directory) forget(b *batch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

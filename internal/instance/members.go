@@ -81,7 +81,7 @@ func (d *Directory) list(
 	return d.pages(ctx, in, p, visit)
 }
 
-// Tagged returns the ids of the running instances that have the tag, whatever its value.
+// Tagged returns the ids of the running instances that have the tag, with any value.
 // It asks EC2 at each call, in pages of 200 instances, so that a large account takes
 // time, not memory. No notice waits for this: it goes after all look-ups. Known knows the answers.
 func (d *Directory) Tagged(ctx context.Context, tag string) (ids []string, err error) {

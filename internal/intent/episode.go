@@ -139,8 +139,8 @@ func (i Intent) SinceLaunch(launched time.Time) Intent {
 // the cordon, the machine was restarted since, and what was to happen by then has happened: a
 // reboot whose time has come, and a termination from which the machine returns. Of a restart
 // without another launch nothing else is over: a machine that is about to be interrupted or to
-// be retired may reboot. Only where EC2 may not be asked for the launch, notices but scheduled changes
-// count as over whose deadline has come. While a termination hook is open its notice is not over.
+// be retired may reboot. Only without the permission to ask EC2 for the launch, notices whose deadline has
+// come count as over, except scheduled changes. While a termination hook is open its notice is not over.
 func (i Intent) SinceBoot(bootID string, launchKnown bool, now time.Time) Intent {
 	if i.BootID == "" || bootID == "" || i.BootID == bootID {
 		return i

@@ -118,7 +118,6 @@ func (a Access) GrantedTo(
 	return err == nil && review.Status.Allowed, err
 }
 
-// attributes are those of a review.
 func (a Access) attributes(namespace string) *authorizationv1.ResourceAttributes {
 	attributes := &authorizationv1.ResourceAttributes{
 		Group: a.Group, Resource: a.Resource, Subresource: a.Subresource, Verb: a.Verb, Name: a.Name,
@@ -133,8 +132,8 @@ func (a Access) attributes(namespace string) *authorizationv1.ResourceAttributes
 type MissingAccess []string
 
 func (m MissingAccess) Error() string {
-	return fmt.Sprintf("this ServiceAccount may not %s; the ClusterRole and the Role in deploy/manifests allow it",
-		strings.Join(m, ", "))
+	const text = "this ServiceAccount must be allowed to %s; the ClusterRole and the Role in deploy/manifests allow it"
+	return fmt.Sprintf(text, strings.Join(m, ", "))
 }
 
 // questionPause is the pause before the API server is asked for a right again.

@@ -59,7 +59,7 @@ type eventDecoder[O runtime.Object] struct {
 	object func() O
 }
 
-// Decode implements watch.Decoder. Whatever cannot be read ends the watch, which then begins anew.
+// Decode implements watch.Decoder. What cannot be read ends the watch, after which another one begins.
 func (d eventDecoder[O]) Decode() (watch.EventType, runtime.Object, error) {
 	var e struct {
 		Type   watch.EventType

@@ -17,7 +17,7 @@ import (
 type State int
 
 const (
-	// Absent says that there is no Lease, or that this process may not read it, or that its leader is in dry-run.
+	// Absent says that there is no Lease, that the permission to read it is missing, or that its leader is in dry-run.
 	Absent State = iota
 	// Vacant says that nobody holds the Lease, or that the API server does not answer.
 	Vacant

@@ -87,7 +87,7 @@ type group struct {
 	next    time.Time          // the next look is not earlier
 	failed  int                // calls in a row
 	targets map[string]state   // of the last answer, by instance; those that are not used are left out
-	none    bool               // there is no such group, or the role may not ask
+	none    bool               // there is no such group, or the role lacks the permission to ask
 }
 
 // A state is that of the target with which the most is to be waited for.

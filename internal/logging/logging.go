@@ -40,7 +40,7 @@ import (
 
 // Options say how a log is written.
 type Options struct {
-	// Level is the least that is written: debug, which is level 1 of logr, info, which is level 0, warn or
+	// Level is the lowest that is written: debug, which is level 1 of logr, info, which is level 0, warn or
 	// error. Any other text is info.
 	Level string
 	JSON  bool // a JSON object an entry; otherwise columns with tabs between them

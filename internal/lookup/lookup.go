@@ -1,4 +1,5 @@
-// Package lookup asks EC2 about instances, as old as an answer may be, and where the role may not ask.
+// Package lookup asks EC2 about instances. It says how old an answer may be, and what follows where the role lacks the
+// permission to ask.
 package lookup
 
 import (
@@ -57,7 +58,7 @@ type Lookup struct {
 	Log    logr.Logger
 
 	mu     sync.Mutex
-	denied error     // the last answer of EC2, where the role may not ask and need not
+	denied error     // the last answer of EC2, where the role lacks the permission and does not need it
 	again  time.Time // when the role may have got the permission
 
 	failing, failed time.Time // when the first and the last of the look-ups failed that fail now

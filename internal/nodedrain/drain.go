@@ -228,7 +228,7 @@ func (d *Drain) Await(ctx context.Context) error {
 	return d.err
 }
 
-// AwaitEnd waits for the end of the drain, whatever its error, or returns the cause of ctx.
+// AwaitEnd waits for the end of the drain, also of one that failed, or returns the cause of ctx.
 func (d *Drain) AwaitEnd(ctx context.Context) error { return awaitAny(ctx, d.done, nil, nil, nil) }
 
 // A signal is closed by the first call of close; later calls do nothing.
@@ -315,7 +315,6 @@ func (c *carrier) current() (intent.Intent, <-chan struct{}) {
 	return c.intent, c.changed
 }
 
-// carried returns the intent.
 func (c *carrier) carried() intent.Intent {
 	i, _ := c.current()
 	return i

@@ -55,7 +55,7 @@ func (d endStage) run(ctx context.Context, release func(), ended map[intent.Hook
 }
 
 // awaitCompletionDelay waits between the end of the drain and the completion of the hooks,
-// from a moment that the node carries, so that a failover does not begin it anew.
+// from a moment that the node carries, so that a failover does not restart it.
 func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 	carried := d.carried()
 	if d.r.CompletionDelay <= 0 || len(carried.Hooks) == 0 {

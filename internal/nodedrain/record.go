@@ -37,7 +37,7 @@ type recording struct {
 }
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
-// do, and ErrOutdated if it does not succeed within lookup.KeptShort: the decision may not hold any more.
+// do, and ErrOutdated if it does not succeed within lookup.KeptShort: the decision might no longer hold.
 func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref, n *News) (joined *Drain, err error) {
 	trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, ErrOutdated)
 	defer cancel()

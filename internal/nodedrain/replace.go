@@ -45,7 +45,7 @@ func (p replacing) next(ctx context.Context) (holdback.Permit, error) {
 	until := intent.Earlier(next.Until, p.r.CurrentPolicy().ReplacementUntil(carried, now))
 	var err error
 	switch {
-	case next.Until.IsZero(), until.Before(next.Until): // the next leader does not begin to count anew
+	case next.Until.IsZero(), until.Before(next.Until): // the next leader does not count from the start
 		next.Until = until
 	case !now.Before(until):
 		const detail = "the group has not replaced the instance in time"

@@ -315,7 +315,7 @@ func (r *Registry) ForgetEarlierLife(ctx context.Context, ref cluster.Ref) error
 	if nd == nil {
 		return nil
 	}
-	r.Cluster.Identify(ref) // a message knows it, and the drain may not
+	r.Cluster.Identify(ref) // a message knows the instance, and the drain might not
 	if err := nd.forgetEarlierLife(ctx); err != nil && !errors.Is(err, errRestarted) {
 		return err
 	}

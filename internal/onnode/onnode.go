@@ -68,7 +68,7 @@ type Server struct {
 	known atomic.Bool // there is a Lease, or there was one
 }
 
-// leadership asks whether somebody leads. A Lease that was there, and is not or may not be read for a while, is vacant.
+// leadership asks whether somebody leads. A Lease that was there, and is gone or can no longer be read, is vacant.
 func (s *Server) leadership(ctx context.Context) lease.State {
 	state := s.Leader.Leadership(ctx)
 	if state != lease.Absent {
@@ -344,7 +344,7 @@ func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
 	return err
 }
 
-// lacks reports whether a Node was made anew since all that was told was written.
+// lacks reports whether this is another Node than the one that all that was told was written to.
 func (r *reporter) lacks(node *corev1.Node) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -450,14 +450,14 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 // caller holds mu.
 func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time) []task {
 	switch {
-	case on.Finished() && len(on.Entries) > 0 && r.isUnnamed(): // no leader can look after it
+	case on.Finished() && len(on.Entries) > 0 && r.isUnnamed(): // no leader can handle it
 		return []task{{since: on.FinishedAt, waits: true, unnamed: true}}
-	case on.Finished() && len(on.Entries) > 0: // without a leader it is looked after; see awaitLeader
+	case on.Finished() && len(on.Entries) > 0: // without a leader this pod handles it; see awaitLeader
 		return []task{{since: now, waits: true}}
 	case on.Finished():
 		return nil
 	}
-	young := now.Sub(r.since) < takenWithin // the metadata may not have told everything
+	young := now.Sub(r.since) < takenWithin // the metadata may have more to tell
 	takes := slices.ContainsFunc(on.Entries, func(e intent.Entry) bool {
 		ignored := slices.ContainsFunc(e.IDs, func(id string) bool { return slices.Contains(answered.Answered, id) })
 		isTold := func(t told) bool { return t.Kind == e.Kind && t.Change == e.Change }

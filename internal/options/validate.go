@@ -104,7 +104,7 @@ func (c *Options) validateEndpoints(env map[string]string) (wrong Problems) {
 	return wrong
 }
 
-// hookLimit is how long Auto Scaling waits for a lifecycle hook at most, whatever its
+// hookLimit is how long Auto Scaling waits for a lifecycle hook at most, with any number of
 // heartbeats, in seconds.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 const hookLimit = 48 * 60 * 60

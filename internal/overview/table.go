@@ -219,7 +219,7 @@ func (q *Queue) describe(now time.Time) string {
 	case q.LastReceive.IsZero() && !q.FailingSince.IsZero():
 		return text + "; SQS has not answered a receive yet"
 	case q.LastReceive.IsZero():
-		return text + "; the first receive is under way, which takes up to 20s where there is no message"
+		return text + "; the first receive is in progress, which takes up to 20s if there is no message"
 	}
 	return text + "; last receive " + Length(now.Sub(q.LastReceive)) + " ago"
 }

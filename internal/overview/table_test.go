@@ -133,7 +133,7 @@ func TestALeaderThatHasJustBegunDoesNotSayThatThereIsNothing(t *testing.T) {
 
 func TestNothingInProgressIsSaid(t *testing.T) {
 	o := &overview.Overview{At: now, Leader: "a", Queue: &overview.Queue{}}
-	want := "Leader:      a, at 03:00:10Z\nQueue:       0 messages held by this leader; the first receive is under way, which takes up to 20s where there is no message\nNo node is being drained.\n"
+	want := "Leader:      a, at 03:00:10Z\nQueue:       0 messages held by this leader; the first receive is in progress, which takes up to 20s if there is no message\nNo node is being drained.\n"
 	if got := o.Table(overview.Style{Colour: true}); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

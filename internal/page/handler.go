@@ -46,7 +46,7 @@ type Paused struct {
 func (p Paused) Error() string { return overview.PausedText(p.Why) }
 
 const (
-	// refreshes is the time between refreshes in a browser. A deadline is two minutes at the least that is usual.
+	// refreshes is the time between refreshes in a browser. The shortest usual deadline is two minutes.
 	refreshes = 5 * time.Second
 	// patience is how long a Source may take.
 	patience = 5 * time.Second
@@ -88,7 +88,6 @@ func Handler(source Source, opts HandlerOptions) http.Handler {
 	})
 }
 
-// look returns what the source knows.
 func look(ctx context.Context, source Source) (o overview.Overview, past overview.History, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

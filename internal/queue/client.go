@@ -82,8 +82,8 @@ func (c Client) check(ctx context.Context, clock *clock) (redrive, error) {
 	return redrivePresent, nil
 }
 
-// CheckPermissions returns an error if the role may not delete messages, and logs a warning if
-// it may not extend their visibility. It makes both calls with a receipt that belongs to no
+// CheckPermissions returns an error if the role lacks the permission to delete messages, and logs
+// a warning if it lacks the one to extend their visibility. It makes both calls with a receipt that belongs to no
 // message: SQS refuses the receipt as invalid, or denies the call. Other failures may pass and
 // are ignored.
 func (c Client) CheckPermissions(ctx context.Context) error {

@@ -11,7 +11,7 @@ import (
 
 // The messages of a server, from their receives to their settlements. What they count as:
 //
-//	reserved   a receive is under way that may bring it
+//	reserved   a receive in progress may bring it
 //	inFlight   SQS has delivered it, and it is neither deleted nor returned nor left
 //	unsettled  … and its handler runs, or its settlement failed: it may still join a batch
 //	open       … it waits in a batch for others to share its call
@@ -19,8 +19,8 @@ import (
 //
 // Receiving goes on while reserved and inFlight together leave room. Open batches are sent
 // when unsettled is zero, because nobody can join them any more. [Server.Serve] returns when
-// running and receivers are zero and the leases are no longer extended. leases and settle.go work
-// on it under its lock.
+// running and receivers are zero and the leases are no longer extended. [leases] and [batch] work on
+// it under its lock.
 type messages struct {
 	max int // in flight and reserved
 
@@ -33,7 +33,7 @@ type messages struct {
 	bodies   int // bytes of the bodies that handlers still use
 
 	receivers   int       // goroutines that receive
-	reserved    int       // messages that the receives under way may bring
+	reserved    int       // messages that the receives in progress may bring
 	receiveMost int       // messages to ask for in one receive, by the size of the last ones
 	fullSince   time.Time // since when receiving waits for room; zero: it does not
 
@@ -52,13 +52,12 @@ type inFlight struct {
 	lease     time.Duration // the visibility that SQS was last asked for
 	renewAt   time.Time     // see renewAfter
 	expired   bool          // SQS refused to extend receipt
-	extension chan struct{} // closed when the extension under way has ended; nil without one
+	extension chan struct{} // closed when the extension in progress has ended; nil without one
 
 	settling bool  // the handler has returned, or is not waited for
 	err      error // of the last batch with this message
 }
 
-// begin prepares for the first receiver.
 func (t *messages) begin(most int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -234,7 +233,7 @@ func (t *messages) releaseBody(f *inFlight) {
 	}
 }
 
-// claim gives the caller the right to settle a message. It returns true once for each
+// claim gives the caller the right to finish a message. It returns true once for each
 // message, which is not extended any more from then on.
 func (t *messages) claim(f *inFlight) bool {
 	t.mu.Lock()
@@ -259,7 +258,7 @@ func (t *messages) claimAll() (claimed []*inFlight) {
 	return claimed
 }
 
-// awaitExtension waits until no extension of a claimed message is under way. One that
+// awaitExtension waits until no extension of a claimed message is in progress. One that
 // reached SQS after the message was returned to the queue would hide it again.
 func (t *messages) awaitExtension(f *inFlight) {
 	t.mu.Lock()

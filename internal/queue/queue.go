@@ -13,7 +13,7 @@
 // (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/standard-queues-at-least-once-delivery.html).
 // A message that SQS delivers again while its handler runs joins that handler. One that
 // SQS delivers again after it was deleted is handled again. Handlers must be idempotent:
-// the server remembers nothing about messages that it has settled.
+// the server forgets a message once it has deleted or returned it.
 package queue
 
 import (

@@ -41,7 +41,8 @@ var receiveBackoff = retry.Backoff{First: 500 * time.Millisecond, Max: 10 * time
 // In a storm all receivers run within a fraction of a second, and a handful of messages
 // costs no additional call.
 //
-// On probation it also ends when the role may not receive, with the error in refused.
+// On probation it also ends when the role lacks the permission to receive, with the
+// error in refused.
 func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 	defer s.messages.countDown(&s.messages.receivers)
 	begin := time.Now()

@@ -55,8 +55,8 @@ type Server struct {
 	// rest there is one.
 	Receivers int
 
-	// Probation is how long after its start Serve still ends if the role may not receive
-	// and no receive has succeeded. After that the permission may have been taken away
+	// Probation is how long after its start Serve still ends if the role lacks the permission
+	// to receive and no receive has succeeded. After that the permission may have been taken away
 	// for a while, and Serve goes on.
 	Probation time.Duration
 
@@ -78,12 +78,12 @@ type Server struct {
 // When ctx ends, Serve stops receiving, cancels the handlers, waits five seconds for
 // them, and returns to the queue what they did not finish, so that the next leader
 // receives it a second later. Serve returns within eight seconds whatever handlers and
-// SQS do: nil if every message was settled, else an error that says how many were
-// not. Those come back when their visibility has run out.
+// SQS do: nil if no message is in flight any more, else an error that says how many
+// are. Those come back when their visibility has run out.
 func (s *Server) Serve(ctx context.Context) error {
 	s.begin()
-	// Settling outlives ctx: also while the process stops, a message that is finished must
-	// be deleted, and another must be returned to the queue.
+	// Also while the process stops, a message that is finished must be deleted, and another
+	// must be returned to the queue.
 	settling, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()
 	working, stop := context.WithCancelCause(settling)
@@ -106,10 +106,9 @@ func (s *Server) Serve(ctx context.Context) error {
 		return nil
 	}
 	n, _ := s.InFlight()
-	return fmt.Errorf("stop serving %s: %d messages are not settled", s.URL, n)
+	return fmt.Errorf("stop serving %s: %d messages are neither deleted nor returned to the queue", s.URL, n)
 }
 
-// begin prepares the server to serve.
 func (s *Server) begin() {
 	s.messages.begin(cmp.Or(s.MaxInFlight, defaultMaxInFlight))
 	s.large = make(chan struct{}, 1)
@@ -201,14 +200,12 @@ type health struct {
 	why      string // the last one has failed
 }
 
-// noteReceive notes that SQS has answered a receive.
 func (h *health) noteReceive() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.received, h.failures = time.Now(), 0
 }
 
-// noteFailure notes that a receive has failed.
 func (h *health) noteFailure(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// batchWindow is how long a settlement waits for others to share its call. It
-	// costs nothing, because the message stays hidden meanwhile. Where handlers end
-	// at ten a second or more, it fills the batches. A settlement does not wait
-	// where no other one can come.
+	// batchWindow is how long a settlement, which deletes a message or returns it to the
+	// queue, waits for others to share its call. That costs nothing, because the message
+	// stays hidden meanwhile. Where handlers end at ten a second or more, it fills the
+	// batches. A settlement does not wait where no other one can come.
 	batchWindow = time.Second
 
 	// A settlement that failed is tried again for about four seconds. Then the
@@ -24,7 +24,7 @@ const (
 
 	// stopNackDelay is how long the messages of a server that stops stay hidden. One
 	// that is visible at once may still be given to the long poll that was cancelled
-	// just before, because SQS may not know of that yet. The next leader would then not
+	// just before, because SQS might not know of that yet. The next leader would then not
 	// see it until its visibility has run out.
 	stopNackDelay = time.Second
 
@@ -38,9 +38,9 @@ var settleBackoff = retry.Backoff{First: 250 * time.Millisecond, Factor: 2}
 
 // errDeliveredAgain is the error of a settlement with a receipt that is no longer the
 // newest. SQS accepts such a receipt and may do nothing.
-var errDeliveredAgain = errors.New("delivered again while being settled")
+var errDeliveredAgain = errors.New("delivered again meanwhile")
 
-// batch is up to ten messages that are settled in one call. Its first message leads: that
+// batch is up to ten settlements of the same kind in one call. The first one leads: its
 // goroutine waits until the batch is sealed and makes the call, and the others wait for it.
 // messages.mu guards messages until the batch is sealed.
 type batch struct {
@@ -91,8 +91,8 @@ func (b *batcher) seal(how Outcome) {
 
 // settle has SQS delete a message or make it visible again, as how says, in a call that
 // it shares with others. It forgets the message in the same moment. A failed call is
-// tried again a few times, until settling ends; then the message is forgotten and the
-// error returned.
+// tried again a few times, until the second context ends; then the message is forgotten
+// and the error returned.
 func (s *Server) settle(ctx, settling context.Context, f *inFlight, how Outcome) error {
 	for try := 1; ; try++ {
 		err := s.settleOnce(ctx, settling, f, how)
@@ -110,7 +110,7 @@ func (s *Server) settle(ctx, settling context.Context, f *inFlight, how Outcome)
 			s.messages.forget(f)
 			return err
 		}
-		_ = retry.Sleep(settling, settleBackoff.Pause(try)) // the next try sees an end of settling
+		_ = retry.Sleep(settling, settleBackoff.Pause(try)) // the next try sees an end of the context
 	}
 }
 
@@ -139,8 +139,8 @@ func (s *Server) settleOnce(ctx, settling context.Context, f *inFlight, how Outc
 	return f.err
 }
 
-// flush makes the call for a sealed batch. It forgets each message that is settled, under
-// the lock under which it sees that the message was not delivered again meanwhile.
+// flush makes the call for a sealed batch. It forgets each message for which that succeeded,
+// under the lock under which it sees that the message was not delivered again meanwhile.
 func (s *Server) flush(ctx, settling context.Context, b *batch, how Outcome) {
 	receipts := make([]string, len(b.messages))
 	delays := make([]time.Duration, len(b.messages))

@@ -40,7 +40,7 @@ type Groups interface {
 	// TerminationHooks are the group's termination hooks.
 	TerminationHooks(ctx context.Context, group string) ([]asg.TerminationHook, error)
 	// Waits reports whether Auto Scaling waits for the hook now. If so, the hook's timeout
-	// begins anew.
+	// begins again.
 	Waits(ctx context.Context, hook intent.Hook) (waits, ended bool, err error)
 }
 
@@ -60,7 +60,7 @@ type Handler interface {
 	// Told reports whether a notice has told of the hook: a node carries it.
 	Told(hook intent.Hook) bool
 	// Retained is told of an instance that its group keeps after an abandoned termination.
-	// It is told once for each time that the instance is found so anew.
+	// It is called when a sweep finds that and the one before did not.
 	Retained(instance, group string)
 }
 
@@ -267,8 +267,8 @@ func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a intent.Hook, 
 }
 
 // carryOut handles the notice of an action that has not come, if Auto Scaling waits for the
-// action. Asking that begins its timeout anew, so that the deadline is known; an action that is not ours is therefore
-// not asked about. acted is false if there was nothing to do.
+// action. To ask begins the timeout of the action again, so that the deadline is known. It therefore does not ask about
+// an action that is not ours. acted is false if there was nothing to do.
 func (s *Sweep) carryOut(ctx context.Context, a intent.Hook, w wait) (acted bool, err error) {
 	n := notice.Notice{
 		Kind: notice.ASGTerminate, Time: time.Now().UTC(), Instances: []string{a.Instance},

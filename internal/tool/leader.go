@@ -268,7 +268,7 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 		return v.client.CoreV1().Pods(l.namespace).ProxyGet("", l.pod, l.port, path, proof).Stream(ctx)
 	case l.pod:
 	default:
-		// The handler may list pods, and may not get them.
+		// The handler has the permission to list pods, and none to get one.
 		list, err := v.client.CoreV1().Pods(l.namespace).List(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", l.pod).String(),
 		})

@@ -48,7 +48,7 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 	return r, nil
 }
 
-// mustExist returns an error if there is no such Node. Who may not look is told nothing.
+// mustExist returns an error if there is no such Node, and nil if that cannot be found out.
 func (v *Viewer) mustExist(ctx context.Context, node string) error {
 	named := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
 	list, err := v.client.CoreV1().Nodes().List(ctx, named)

@@ -13,7 +13,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice/sample"
 )
 
-// send sends the notice to the queue.
 func (t *target) send(ctx context.Context, n sample.Notice) error {
 	ctx, cancel := withAWSTimeout(ctx)
 	defer cancel()
@@ -31,6 +30,6 @@ func (t *target) send(ctx context.Context, n sample.Notice) error {
 	return nil
 }
 
-// senderHint is for who may not send: IAM, or the Deny in the queue's policy of our templates.
+// senderHint is for users to whom IAM, or the Deny in the queue's policy of our templates, denies the permission.
 const senderHint = "You need sqs:SendMessage on the queue. The templates also deny it to everybody but AWS services: " +
 	"give the ARN of your role or user as SenderArn (sender_arn with Terraform)."

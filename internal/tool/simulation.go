@@ -110,8 +110,8 @@ func (sim Simulation) confirm(ctx context.Context, t *target, view *rehearsal.Sn
 	return nil
 }
 
-// readLease finds out whether the handler is paused, whether somebody leads, and which pod. Who may not read its Lease
-// is told so.
+// readLease finds out whether the handler is paused, whether somebody leads, and which pod. It notes if the Lease
+// cannot be read.
 func (s *Session) readLease(ctx context.Context) {
 	if !s.LeaderElect { // each pod of the handler leads
 		s.leader = types.NamespacedName{Namespace: s.PodNamespace, Name: s.PodName}
