@@ -26,14 +26,16 @@ const (
 // Decide says what a notice means for one of its instances. It is pure: the
 // tables of TestDecide are its specification.
 //
-//	             ours            no Node yet   Node or instance gone   foreign, elsewhere, unmanaged (unknown: leave)
-//	spot …       drain           hold          drop                    leave (drop, by option)
+//	             ours            no Node yet   Node or instance gone   foreign, elsewhere, unmanaged
+//	spot …       drain           hold          drop                    leave
 //	impaired     drain           hold          drop                    leave
 //	closed, ok   undo            hold          drop                    leave
 //	stopped …    finish          drop          drop                    leave
 //	running      drop            drop          drop                    drop
 //	terminating  drain, hook     hold, hook    complete the hook       leave
 //	launching    launch hook     launch hook   complete the hook       leave
+//
+// An option can have dropped what would be left, but for an instance whose owner is unknown.
 //
 // A notice may be older than the present state. It is dropped if the instance was started
 // again after it, unless it is about a Capacity Block, which ends for that instance too. It is

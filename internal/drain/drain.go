@@ -358,6 +358,9 @@ func (r *run) sleep(ctx context.Context, wake time.Time, also <-chan struct{}) e
 	case reply := <-r.request.Asked:
 		reply <- r.progress(time.Now())
 	}
+	if ctx.Err() != nil { // also where something else has come at the same time
+		return context.Cause(ctx)
+	}
 	return nil
 }
 

@@ -59,7 +59,7 @@ type Drain struct {
 }
 
 // ErrOutdated is returned when a notice is to be decided about again: what the decision went by may have changed.
-var ErrOutdated = errors.New("it has taken too long to record the notice")
+var ErrOutdated = errors.New("what the decision went by may have changed")
 
 var (
 	errUndone     = errors.New("what asked for the drain is over")
