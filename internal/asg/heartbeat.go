@@ -30,7 +30,9 @@ const heartbeatEnds = 500 * time.Millisecond
 // after hook.Started, or at once if that has passed, or if hook.Started is ahead: it is of another
 // clock then, and nobody knows how long ago the last heartbeat was. After a failure the next one is
 // sent sooner, also where autoscaling:RecordLifecycleActionHeartbeat is missing, because the
-// permission may be granted while the hook is still open.
+// permission may be granted while the hook is still open. If the first one fails, those of an
+// earlier leader may have failed too: then the hook's timeout counts from hook.Started or, where
+// it would have ended by now, from half of the timeout ago.
 func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	if _, done := h.bounded(&h.completed).Get(hook.Action()); done || h.HeartbeatInterval <= 0 {
 		return
@@ -43,16 +45,21 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	interval, timeout := h.interval(ctx, hook)
 	log := h.log(hook)
 	log.V(1).Info("keeping the lifecycle hook open", "interval", interval)
-	first, since := interval-time.Since(hook.Started), hook.Started
+	now := time.Now()
+	first, since := interval-now.Sub(hook.Started), hook.Started
 	if first > interval {
-		first = 0
+		first, since = 0, now
 	}
+	noted := since
 	if first <= 0 { // somebody may have held it open until now
-		since = time.Now()
+		noted = now
+	}
+	if since.Add(timeout).Before(now) { // somebody has; how long ago is not known
+		since = now.Add(-timeout / 2)
 	}
 	gone := h.bounded(&h.gone)
 	gone.Remove(hook.Action()) // it may be an action of later, and have no token
-	h.noteBeat(hook, &beat{since, timeout, nil})
+	h.noteBeat(hook, &beat{noted, timeout, nil})
 	defer h.noteBeat(hook, nil)
 	_ = retry.Renew(ctx, first, interval, func(ctx context.Context) error {
 		sent := time.Now()
@@ -75,7 +82,7 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 
 // A beat is what is known of the heartbeats of a hook that is being held.
 type beat struct {
-	since   time.Time     // when the last that was accepted was sent
+	since   time.Time     // when the last that was accepted was sent; before the first: see Hold
 	timeout time.Duration // of the hook; 0: not known
 	err     error         // of those after it; nil: none has failed
 }

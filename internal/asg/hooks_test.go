@@ -163,7 +163,9 @@ func TestAHookWhoseHeartbeatsFailForHalfOfItsTimeoutIsSaidToEnd(t *testing.T) {
 		want       map[time.Duration]time.Duration
 	}{
 		"one was accepted":                {0, 50 * time.Second, map[time.Duration]time.Duration{25 * time.Second: 0, 80 * time.Second: 0, 95 * time.Second: 150 * time.Second}},
-		"another leader may have held it": {10 * time.Minute, 0, map[time.Duration]time.Duration{45 * time.Second: 0, 100 * time.Second: 120 * time.Second}},
+		"another leader has not held it":  {90 * time.Second, 0, map[time.Duration]time.Duration{10 * time.Second: 30 * time.Second}},
+		"another leader may have held it": {10 * time.Minute, 0, map[time.Duration]time.Duration{10 * time.Second: time.Minute, 45 * time.Second: time.Minute}},
+		"another leader has held it":      {90 * time.Second, 20 * time.Second, map[time.Duration]time.Duration{10 * time.Second: 0, 55 * time.Second: 0, 65 * time.Second: 2 * time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
