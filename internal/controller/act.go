@@ -7,6 +7,7 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -32,11 +33,7 @@ func (t *task) act(ctx context.Context) error {
 		case t.n.Runs:
 			return t.revertEarlierLives(ctx)
 		case t.Why == decision.WhyEarlierLife, t.Why == decision.WhyStillRuns: // so may the present drain be
-			for _, ref := range t.found.Refs {
-				if err := t.c.Registry.ForgetEarlierLife(ctx, ref); err != nil {
-					return err
-				}
-			}
+			return t.onEach(func(ref cluster.Ref) error { return t.c.Registry.ForgetEarlierLife(ctx, ref) })
 		}
 		return nil
 	case decision.Cordon, decision.Drain:
@@ -85,7 +82,8 @@ func (t *task) completeLeftOut(ctx context.Context, drains []*nodedrain.Drain) e
 		return err
 	}
 	release()
-	return t.c.Registry.Complete(ctx, t.log, t.hook())
+	_, err := t.c.Registry.Complete(ctx, t.log, t.hook())
+	return err
 }
 
 // hookPlace says where the hook of a notice is.
@@ -105,6 +103,7 @@ func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, plac
 	if t.c.Owns(t.n.Hook) {
 		hook, place = new(t.hook()), hookPending
 	}
+	var unwritten error // of a Node that cannot be written: it holds up no other
 	refs := t.found.Refs
 	for k := 0; k < len(refs); k++ {
 		ref := refs[k]
@@ -113,6 +112,8 @@ func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, plac
 		nd, err := t.c.Registry.Record(ctx, t.log, ref, n)
 		switch {
 		case errors.Is(err, cluster.ErrNodeGone) && k > 0:
+		case errors.Is(err, nodedrain.ErrOutdated): // the message holds the hook until this Node has it
+			unwritten, hook = err, nil
 		case err != nil:
 			return nil, place, err
 		case nd == nil:
@@ -131,7 +132,7 @@ func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, plac
 			refs = t.andNew(refs)
 		}
 	}
-	return joined, place, nil
+	return joined, place, unwritten
 }
 
 // awaitAll waits for the end of all drains, but no longer than until, and until Nodes carry the rest; zero: as long
@@ -262,12 +263,18 @@ func (t *task) undo(ctx context.Context) error {
 
 // revert removes notices from what the nodes of the instance carry.
 func (t *task) revert(ctx context.Context, why decision.Why, change cluster.Change) error {
-	for _, ref := range t.found.Refs {
-		if err := t.c.Registry.Revert(ctx, t.log, ref, why, change); err != nil {
-			return err
-		}
+	return t.onEach(func(ref cluster.Ref) error { return t.c.Registry.Revert(ctx, t.log, ref, why, change) })
+}
+
+// onEach does something on all Nodes of the instance at once: one that cannot be written holds up no other.
+func (t *task) onEach(do func(ref cluster.Ref) error) error {
+	errs := make([]error, len(t.found.Refs))
+	var all sync.WaitGroup
+	for k, ref := range t.found.Refs {
+		all.Go(func() { errs[k] = do(ref) })
 	}
-	return nil
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // revertEarlierLives reverts what was done to the nodes of an instance in its earlier lives, because EC2

@@ -185,7 +185,8 @@ func (t *task) count() (done func()) {
 func (t *task) complete(ctx context.Context, log logr.Logger, h intent.Hook) error {
 	t.c.uncarried.Store(t, h)
 	defer t.c.uncarried.Delete(t)
-	return t.c.Registry.Complete(ctx, log, h)
+	_, err := t.c.Registry.Complete(ctx, log, h)
+	return err
 }
 
 // completeUncarried completes a hook, unless a drain carries it. That drain completes it then, and is waited for: the

@@ -254,6 +254,61 @@ func TestANodeThatCannotBeWrittenHoldsUpNoOther(t *testing.T) {
 	})
 }
 
+// A kubelet can make its Node one that nobody can write, and claim the instance of another.
+func TestANodeThatCannotBeWrittenHoldsUpNoOtherOfItsInstance(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(*story){
+		"a warning":        func(s *story) { s.send(s.body("spot-interruption", theID)) },
+		"a recommendation": func(s *story) { s.send(s.body("rebalance-recommendation", theID)) },
+		"a termination":    func(s *story) { s.terminate(time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.interval, s.drain.takes = 10*time.Second, 10*time.Second
+				s.register("node-b", "another")
+				s.change("node-b", notReady) // the other one is asked first
+				s.failPatches(theNode)
+				s.lead()
+				begin(s)
+				s.after(20 * time.Second)
+				if all := s.drain.all(); !s.isCordoned("node-b") || len(all) != 1 {
+					t.Errorf("cordoned %t, drains %+v", s.isCordoned("node-b"), all)
+				}
+				if name == "a termination" {
+					s.wantHook(awssim.Active)
+					s.after(4 * time.Minute)
+					if all := s.drain.all(); len(all) != 2 {
+						t.Errorf("drains %+v", all)
+					}
+					s.wantHook(awssim.Completed)
+				}
+			})
+		})
+	}
+}
+
+// Nor does it keep what is taken back on the others.
+func TestANodeThatCannotBeWrittenKeepsNoOtherOfItsInstanceCordoned(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Hour
+		s.register("node-b", "another")
+		s.change("node-b", notReady)
+		s.lead()
+		s.send(s.maintenance(24 * time.Hour))
+		s.after(10 * time.Second)
+		if !s.isCordoned(theNode) || !s.isCordoned("node-b") {
+			t.Fatal("want both cordoned")
+		}
+		s.failPatches(theNode)
+		s.send(s.maintenance(24*time.Hour, "upcoming", "closed"))
+		s.after(time.Minute)
+		if s.isCordoned("node-b") {
+			t.Error("a Node stays cordoned because another cannot be written")
+		}
+	})
+}
+
 // The hook ends by its timeout while Auto Scaling refuses to complete it.
 func TestAHookThatRanOutIsNotSaidToBeCompleted(t *testing.T) {
 	t.Parallel()
@@ -270,6 +325,22 @@ func TestAHookThatRanOutIsNotSaidToBeCompleted(t *testing.T) {
 		if all := episodes(); len(all) != 1 || len(all[0].Hooks) != 0 {
 			t.Errorf("the episodes are %+v", all)
 		}
+	})
+}
+
+// The heartbeats of a hook fail while its completion is delayed: it is completed before it ends by itself.
+func TestTheCompletionDelayEndsBeforeAHookThatHeartbeatsDoNotHold(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.interval = 30 * time.Second
+		s.edit = func(c *Config) { c.CompletionDelay = time.Hour }
+		s.must(s.aws.SetFault(awssim.Fault{ID: "beats", Service: "autoscaling", Action: "RecordLifecycleActionHeartbeat", Status: 403, Code: "AccessDenied"}))
+		s.lead()
+		s.terminate(10 * time.Minute)
+		s.after(9*time.Minute + 30*time.Second)
+		s.wantHook(awssim.Active)
+		s.after(time.Minute)
+		s.wantHook(awssim.Completed)
 	})
 }
 

@@ -44,7 +44,7 @@ func (d beginStage) run(ctx context.Context) error {
 			return nil
 		}
 		now := time.Now().UTC()
-		pressing := d.pressing(carried)
+		pressing := d.r.pressing(carried)
 		t := d.place.Ask(pressing, now, !reflect.DeepEqual(asked, pressing))
 		asked = pressing
 		if t.Begins && d.r.RulesChanged() != newRules {
@@ -71,17 +71,6 @@ func (d beginStage) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// pressing is the intent of a drain that is held back, with the ends of hooks that heartbeats do not hold. The drain
-// has to begin in time for them, and nothing is forced because of them: the node carries its deadlines as they are.
-func (d beginStage) pressing(carried intent.Intent) intent.Intent {
-	for _, h := range carried.Hooks {
-		if ends, _ := d.r.Hooks.HeartbeatFailure(h); !ends.IsZero() {
-			carried = carried.WithDeadline(h, ends)
-		}
-	}
-	return carried
 }
 
 // watchLabels tells when, by the labels of the node, it is to be decided again about its notices, until stop is called.
@@ -132,7 +121,7 @@ func (d beginStage) unlessReplaced(
 func (d beginStage) untilItMustBegin(ctx context.Context, do func(context.Context) error) error {
 	doing, stop := d.whileNot(ctx, nil, d.unrecorded.Load)
 	defer stop()
-	carried, policy := d.pressing(d.carried()), d.r.CurrentPolicy()
+	carried, policy := d.r.pressing(d.carried()), d.r.CurrentPolicy()
 	if last := carried.Deadline().Add(-policy.NodeGracePeriod); !decision.CanWait(carried, last, policy) {
 		var cancel context.CancelFunc
 		doing, cancel = context.WithTimeout(doing, max(firstTries, time.Until(last)))
@@ -183,7 +172,7 @@ func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 			return nil
 		}
 		err := d.rewriteOnce(try, released)
-		deadline := d.pressing(d.carried()).Deadline()
+		deadline := d.r.pressing(d.carried()).Deadline()
 		if err == nil || deadline.IsZero() || time.Since(now) < firstTries || time.Since(now) < time.Until(deadline) {
 			return err
 		}

@@ -120,12 +120,12 @@ func (d *Drain) runEnded(ctx context.Context, err error) error {
 // stages are what a drain consists of. The hooks of the node are held open until they are
 // completed. A node that was only to be cordoned may have to be evacuated after all.
 func (d *Drain) stages(ctx context.Context) error {
-	release := hookKeeper{d}.holdAll(ctx)
+	ended := map[intent.Hook]bool{} // true: completed here
+	release := hookKeeper{d}.holdAll(ctx, ended)
 	defer func() { release() }()
 	if err := (beginStage{d}).run(ctx); err != nil {
 		return err
 	}
-	ended := map[intent.Hook]bool{} // true: completed here
 	for evacuated := false; ; {
 		if !evacuated {
 			if err := (evacuateStage{d}).run(ctx); err != nil {
@@ -142,7 +142,7 @@ func (d *Drain) stages(ctx context.Context) error {
 			}
 		}
 		release()
-		release = hookKeeper{d}.holdAll(ctx)
+		release = hookKeeper{d}.holdAll(ctx, ended)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
@@ -133,6 +135,58 @@ func TestAHookThatComesAtTheEndOfADrainIsNotCompletedAtOnce(t *testing.T) {
 		err = endStage{nd}.completeAndFinish(t.Context(), map[intent.Hook]bool{})
 		if left := nd.carried(); !errors.Is(err, errHooksLeft) || left.Finished() {
 			t.Errorf("%v, finished %t", err, left.Finished())
+		}
+	})
+}
+
+// refusingHooks refuse the completion of the first hook for good; another one comes meanwhile.
+type refusingHooks struct {
+	Hooks
+	meanwhile func()
+	held      chan intent.Hook
+}
+
+func (h refusingHooks) Hold(ctx context.Context, hook intent.Hook) {
+	h.held <- hook
+	<-ctx.Done()
+}
+
+func (h refusingHooks) Complete(_ context.Context, hook intent.Hook) error {
+	if hook.Name == "other" {
+		return nil
+	}
+	h.meanwhile()
+	return asg.ErrRefused
+}
+
+// Its heartbeats would have the group wait for nothing.
+func TestAHookThatIsRefusedForGoodIsNotHeldOpenAgainForOneThatComesLater(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		now := time.Now().UTC()
+		entry := intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"a"}, Time: now, Terms: intent.Terms{CordonOnly: true}}
+		record := func(name string) intent.Intent {
+			hook := &intent.Hook{Name: name, Group: "group", Instance: theID, Started: now, Deadline: now.Add(time.Hour)}
+			i, err := r.Cluster.Record(t.Context(), theRef, func(i intent.Intent) intent.Intent { return i.With(entry, hook, now) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // the watch tells
+			return *i
+		}
+		hooks := refusingHooks{meanwhile: func() { record("other") }, held: make(chan intent.Hook, 8)}
+		r.Hooks = hooks
+		nd := r.getOrCreate(theRef)
+		nd.setIntent(record("hook"))
+		if err := nd.stages(t.Context()); err != nil || !nd.carried().Finished() {
+			t.Fatalf("%v, finished %t", err, nd.carried().Finished())
+		}
+		close(hooks.held)
+		var held []string
+		for hook := range hooks.held {
+			held = append(held, hook.Name)
+		}
+		if want := []string{"hook", "other"}; !slices.Equal(held, want) {
+			t.Errorf("held open: %q, want %q", held, want)
 		}
 	})
 }

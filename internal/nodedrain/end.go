@@ -43,13 +43,13 @@ func (d endStage) run(ctx context.Context, release func(), ended map[intent.Hook
 	release()
 	if next != nil { // the drain of the next Node of the instance does the rest, but for hooks that it has no place for
 		d.say(overview.Completing, waitsForSuccessor(next))
-		releaseLeft := hookKeeper(d).holdAll(ctx)
+		releaseLeft := hookKeeper(d).holdAll(ctx, ended)
 		err := next.Await(ctx)
 		releaseLeft()
 		if err != nil {
 			return err
 		}
-		return hookKeeper(d).completeAll(ctx, map[intent.Hook]bool{})
+		return hookKeeper(d).completeAll(ctx, ended)
 	}
 	return d.completeAndFinish(ctx, ended)
 }
@@ -86,14 +86,15 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	for time.Now().Before(at) && !isClosed(d.instanceGone.done) {
 		carried, changed := d.current()
-		until := intent.Earlier(at, d.r.completeBy(carried, longestTimeout)) // somebody has asked for the delay
+		until := intent.Earlier(at, d.r.completeBy(d.r.pressing(carried), longestTimeout)) // somebody has asked for the delay
 		d.say(overview.Completing, overview.Wait{
 			Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
 		})
 		if !time.Now().Before(until) {
 			break
 		}
-		if err := awaitFor(ctx, time.Until(until), changed, d.instanceGone.done, nil); err != nil {
+		most := min(time.Until(until), againAfter) // nobody tells when heartbeats fail
+		if err := awaitFor(ctx, most, changed, d.instanceGone.done, nil); err != nil {
 			return err
 		}
 	}

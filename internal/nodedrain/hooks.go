@@ -44,7 +44,7 @@ func (k hookKeeper) completeAll(ctx context.Context, ended map[intent.Hook]bool)
 			asked[h.Action()] = true
 			running++
 			all.Go(func() {
-				completed, err := completeHook(ctx, k.log, k.r.Hooks, h)
+				completed, err := k.r.Complete(ctx, k.log, h)
 				select {
 				case ends <- end{h, completed, err}:
 				case <-ctx.Done():
@@ -83,16 +83,10 @@ func (r *Registry) About(h intent.Hook) (carrier, other *Drain) {
 	return carrier, other
 }
 
-// Complete completes a hook; see asg.Hooks. With a hook that is gone there is nothing to do. Nor with one that
-// Auto Scaling refuses for good: trying again would never end.
-func (r *Registry) Complete(ctx context.Context, log logr.Logger, h intent.Hook) error {
-	_, err := completeHook(ctx, log, r.Hooks, h)
-	return err
-}
-
-// completeHook reports whether it has completed the hook.
-func completeHook(ctx context.Context, log logr.Logger, hooks Hooks, h intent.Hook) (completed bool, err error) {
-	switch err = hooks.Complete(ctx, h); {
+// Complete completes a hook; see asg.Hooks. It reports whether it has: with a hook that is gone there is nothing to do.
+// Nor with one that Auto Scaling refuses for good: trying again would never end.
+func (r *Registry) Complete(ctx context.Context, log logr.Logger, h intent.Hook) (completed bool, err error) {
+	switch err = r.Hooks.Complete(ctx, h); {
 	case errors.Is(err, errNotOurs):
 		log.Info("lifecycle hook is left alone: a handler without a queue completes none", "group", h.Group, "hook", h.Name)
 	case errors.Is(err, asg.ErrGone):
@@ -152,9 +146,20 @@ func (c *Config) completeBy(i intent.Intent, unheld time.Duration) time.Time {
 	return by
 }
 
-// holdAll sends heartbeats for all hooks of the node, also for those that come later,
-// until release is called. release returns when no heartbeat is in flight any more.
-func (k hookKeeper) holdAll(ctx context.Context) (release func()) {
+// pressing is an intent with the ends of hooks that heartbeats do not hold, and what waits has to be over in time for
+// them. Nothing is forced because of them: the node carries its deadlines as they are.
+func (c *Config) pressing(i intent.Intent) intent.Intent {
+	for _, h := range i.Hooks {
+		if ends, _ := c.Hooks.HeartbeatFailure(h); !ends.IsZero() {
+			i = i.WithDeadline(h, ends.Add(-hookMargin))
+		}
+	}
+	return i
+}
+
+// holdAll sends heartbeats for all hooks of the node but those that have ended, also for hooks that come later, until
+// release is called. release returns when no heartbeat is in flight any more. ended does not change until then.
+func (k hookKeeper) holdAll(ctx context.Context, ended map[intent.Hook]bool) (release func()) {
 	var all sync.WaitGroup
 	var held map[intent.Hook]bool // nil: there was none so far, as for most nodes
 	stop := func() {}
@@ -165,7 +170,7 @@ func (k hookKeeper) holdAll(ctx context.Context) (release func()) {
 				held = map[intent.Hook]bool{}
 				ctx, stop = context.WithCancel(ctx) //nolint:gosec // release calls stop
 			}
-			if !held[h.Action()] {
+			if _, over := ended[h.Action()]; !over && !held[h.Action()] {
 				held[h.Action()] = true
 				all.Go(func() { k.r.Hooks.Hold(ctx, h) })
 			}
