@@ -59,22 +59,22 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	}
 	gone := h.bounded(&h.gone)
 	gone.Remove(hook.Action()) // it may be an action of later, and have no token
-	h.noteBeat(hook, &beat{noted, timeout, nil})
-	defer h.noteBeat(hook, nil)
+	h.beginBeats(hook, beat{since: noted, timeout: timeout})
+	defer h.endBeats(hook)
 	_ = retry.Renew(ctx, first, interval, func(ctx context.Context) error {
 		sent := time.Now()
 		err := h.heartbeat(ctx, hook, interval)
 		switch {
 		case err == nil:
 			since = sent
-			h.noteBeat(hook, &beat{since, timeout, nil})
+			h.noteBeat(hook, beat{since: since, timeout: timeout})
 		case ctx.Err() != nil:
 		case errors.Is(err, retry.ErrNothingToRenew):
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
 			gone.Add(hook.Action(), time.Now())
 		default:
 			log.V(1).Info("heartbeat failed, trying again", "error", err)
-			h.noteBeat(hook, &beat{since, timeout, err})
+			h.noteBeat(hook, beat{since: since, timeout: timeout, err: err})
 		}
 		return err
 	})
@@ -85,20 +85,41 @@ type beat struct {
 	since   time.Time     // when the last that was accepted was sent; before the first: see Hold
 	timeout time.Duration // of the hook; 0: not known
 	err     error         // of those after it; nil: none has failed
+	holders int           // calls of Hold that hold it
 }
 
-// noteBeat notes the last heartbeat of a hook; nil: it is not held any more.
-func (h *Hooks) noteBeat(hook intent.Hook, b *beat) {
+// beginBeats notes that one more holds a hook. What another one knows of its heartbeats stays.
+func (h *Hooks) beginBeats(hook intent.Hook, b beat) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if b == nil {
-		delete(h.held, hook.Action())
-		return
-	}
 	if h.held == nil {
 		h.held = map[intent.Hook]beat{}
 	}
-	h.held[hook.Action()] = *b
+	if known := h.held[hook.Action()]; known.holders > 0 {
+		b = known
+	}
+	b.holders++
+	h.held[hook.Action()] = b
+}
+
+// noteBeat notes the last heartbeat of a hook.
+func (h *Hooks) noteBeat(hook intent.Hook, b beat) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b.holders = h.held[hook.Action()].holders
+	h.held[hook.Action()] = b
+}
+
+// endBeats notes that one holds a hook no longer.
+func (h *Hooks) endBeats(hook intent.Hook) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.held[hook.Action()]
+	if b.holders--; b.holders == 0 {
+		delete(h.held, hook.Action())
+		return
+	}
+	h.held[hook.Action()] = b
 }
 
 // errNoTurn is why a hook ends whose heartbeats do not fail.

@@ -189,6 +189,39 @@ func TestAHookWhoseHeartbeatsFailForHalfOfItsTimeoutIsSaidToEnd(t *testing.T) {
 	}
 }
 
+// Two messages about one hook hold it, or its message and its drain.
+func TestWhatOneHolderKnowsOfHeartbeatsStaysWhenAnotherOneLeaves(t *testing.T) {
+	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
+		hook := as.begin(t, "workers", "drain")
+		start := time.Now()
+		as.fail(t, heartbeat, "InternalFailure", 500, -1)
+		hold := func(lasts time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), lasts)
+			defer cancel()
+			h.Hold(ctx, started(hook, start.Add(-90*time.Second)))
+		}
+		check := func() {
+			if ends, err := h.HeartbeatFailure(hook); err == nil || ends.Sub(start) != 30*time.Second {
+				t.Errorf("after %s the hook is said to end at %s: %v", time.Since(start), ends.Sub(start), err)
+			}
+		}
+		var all sync.WaitGroup
+		all.Go(func() { hold(time.Minute) })
+		time.Sleep(9 * time.Second)
+		check()
+		all.Go(func() { hold(time.Millisecond) })
+		synctest.Wait()
+		check()
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		check()
+		all.Wait()
+		if ends, err := h.HeartbeatFailure(hook); err != nil || !ends.IsZero() {
+			t.Errorf("nobody holds it, and it is said to end at %s: %v", ends, err)
+		}
+	})
+}
+
 // A heartbeat that has not had its turn holds the hook as little as one that fails.
 func TestAHookWhoseHeartbeatWaitsForItsTurnIsSaidToEnd(t *testing.T) {
 	story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
