@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
@@ -280,6 +281,43 @@ func TestPatchesThatHangDoNotKeepEvictionsOut(t *testing.T) {
 		leave(0)
 		if err := <-recorded; err == nil {
 			t.Error("recorded")
+		}
+	})
+}
+
+// A cordon may have to wait for a busy API server, and the node takes pods until then.
+func TestANodeCarriesWhenItsCordonsWereWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, client, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
+		c.gate = pace.NewGate(1, 1)
+		record := func() intent.Intent {
+			leave, err := c.gate.Enter(t.Context(), pace.Priority{Deadline: now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave(4 * time.Second)
+			i, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, time.Now()) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			node, err := c.Read(t.Context(), ref)
+			if carried, _, readErr := ReadIntent(node); err != nil || readErr != nil || !carried.CordonedAt.Equal(i.CordonedAt) {
+				t.Errorf("the node carries %+v, %v; want %+v", carried, readErr, i)
+			}
+			if ago := time.Since(i.CordonedAt); ago >= time.Second {
+				t.Errorf("the node was cordoned by a patch of just now, and carries that of %s ago", ago)
+			}
+			return *i
+		}
+		first := record()
+		patch := []byte(`{"spec":{"unschedulable":false}}`)
+		if _, err := client.CoreV1().Nodes().Patch(t.Context(), "a", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the watch
+		again := record()
+		if !again.FirstCordonedAt.Equal(first.CordonedAt) || !again.CordonedAt.After(first.CordonedAt) || !first.FirstCordonedAt.IsZero() {
+			t.Errorf("cordoned at %s, then first %s, last %s", first.CordonedAt, again.FirstCordonedAt, again.CordonedAt)
 		}
 	})
 }

@@ -193,9 +193,16 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 			fresh = true
 			continue
 		}
+		asked := time.Now()
 		leave, err := c.gate.Enter(ctx, priority)
 		if err != nil {
 			return fmt.Errorf("patch node %s: %w: %w", ref.Name, ErrNoTurn, err)
+		}
+		if time.Since(asked) >= time.Second { // else the node would carry times from before the wait
+			if body, _, err = patchOf(node, ref, build); err != nil || body == nil {
+				leave(0)
+				return err
+			}
 		}
 		_, err = c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})
 		leave(0)
@@ -342,6 +349,9 @@ func cordon(node *corev1.Node, i intent.Intent, marks CordonOptions) (intent.Int
 		return i, p, p.write(i)
 	}
 	if !node.Spec.Unschedulable && i.Uncordoned < 2 {
+		if i.Uncordoned > 0 {
+			i.FirstCordonedAt = cmp.Or(i.FirstCordonedAt, i.CordonedAt)
+		}
 		i.Cordoned, i.CordonedAt = true, time.Now().UTC()
 		p.Spec.Unschedulable = new(true)
 	}

@@ -254,9 +254,12 @@ func (t *task) finish(ctx context.Context) error {
 // A maintenance often stops and starts the instance. Notices of before the start are about
 // an earlier life of the instance, and do not keep the node cordoned.
 func (t *task) undo(ctx context.Context) error {
-	now := time.Now().UTC()
+	at := t.n.Time // by the clock of the announcement: that of a message is AWS's, and no later than it was sent
+	if at.IsZero() || t.n.Reported {
+		at = t.n.HappenedAt(time.Now().UTC())
+	}
 	change := func(i intent.Intent) intent.Intent {
-		return i.Without(t.n.Kind, t.n.Change, t.n.HappenedAt(now)).SinceLaunch(t.found.Launched)
+		return i.EndedBy(t.n.Kind, t.n.Change, at).SinceLaunch(t.found.Launched)
 	}
 	return t.revert(ctx, t.Why, change)
 }

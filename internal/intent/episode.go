@@ -72,7 +72,7 @@ func (i Intent) reopened(now time.Time) Intent {
 	i.Entries = pending
 	i.Queue, i.AlsoQueues, i.Hooks, i.HeldBack, i.Uncordoned, i.BootID = "", nil, nil, false, 0, ""
 	i.CordonedAt, i.DrainedAt, i.FinishedAt, i.Outcome, i.Pods = time.Time{}, time.Time{}, time.Time{}, "", nil
-	i.Replacement = Replacement{}
+	i.FirstCordonedAt, i.Replacement = time.Time{}, Replacement{}
 	return i
 }
 
@@ -194,7 +194,7 @@ func (i Intent) Released(now time.Time) Intent {
 func (i Intent) PutOff(now time.Time) Intent {
 	i.HeldBack, i.CordonedAt, i.Uncordoned = true, now, 0
 	i.DrainedAt, i.FinishedAt, i.Outcome, i.Pods = time.Time{}, time.Time{}, "", nil
-	i.Replacement = Replacement{}
+	i.FirstCordonedAt, i.Replacement = time.Time{}, Replacement{}
 	return i
 }
 
@@ -203,6 +203,18 @@ func (i Intent) PutOff(now time.Time) Intent {
 func (i Intent) Without(kind notice.Kind, change string, at time.Time) Intent {
 	i = i.Forget(func(e Entry) bool { return e.Kind == kind && e.Change == change })
 	return i.past(Past{Kind: kind, Change: change, CalledOff: at})
+}
+
+// EndedBy is Without for a notice that tells of the end. SQS may deliver it again after a newer announcement, which
+// stays. Only times of AWS's clock are compared: what a poll or the metadata have told has the time of another.
+func (i Intent) EndedBy(kind notice.Kind, change string, at time.Time) Intent {
+	isNewer := func(e Entry) bool {
+		return e.Kind == kind && e.Change == change && e.Time.After(at) && !slices.ContainsFunc(e.IDs, notice.IsPolled)
+	}
+	if kind == notice.ScheduledChange && !notice.IsPolled(change) && slices.ContainsFunc(i.Entries, isNewer) {
+		return i
+	}
+	return i.Without(kind, change, at)
 }
 
 // CalledOff takes back the notices of these entries, because somebody wants the node as it was.

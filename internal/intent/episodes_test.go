@@ -153,6 +153,33 @@ func TestWhoJoinsUnderAnotherQueueIsNotedAndAnEpisodeHasTheQueueOfItsFirstNotice
 	}
 }
 
+// SQS delivers a message again, and late.
+func TestAnEndTakesBackNoNewerAnnouncementOfItsClock(t *testing.T) {
+	const polled = "instance-event-0123456789abcdef0"
+	entry := func(kind notice.Kind, name, id string) Entry {
+		return Entry{Kind: kind, Change: name, IDs: []string{id}, Time: at(200), Deadline: at(9000)}
+	}
+	for name, tt := range map[string]struct {
+		entry Entry
+		ended int
+		stays bool
+	}{
+		"an older end":                          {entry(notice.ScheduledChange, "arn", "again"), 100, true},
+		"an end of the same second":             {entry(notice.ScheduledChange, "arn", "again"), 200, false},
+		"a newer end":                           {entry(notice.ScheduledChange, "arn", "again"), 300, false},
+		"an older end of what a poll has moved": {entry(notice.ScheduledChange, "arn", polled+"-20261201T000000Z"), 100, false},
+		"an end that a poll has found":          {entry(notice.ScheduledChange, polled, polled), 100, false},
+		"the end of what the metadata has told": {entry(notice.ScheduledChange, polled, "imds-"+polled), 100, false},
+		"an impairment that is over":            {entry(notice.InstanceImpaired, "", "impaired-1"), 100, false},
+	} {
+		other := change("another", "b", 0, 9000)
+		i := Intent{}.With(other, nil, now).With(tt.entry, nil, now).EndedBy(tt.entry.Kind, tt.entry.Change, at(tt.ended))
+		if i.Asks(tt.entry) != tt.stays || i.Over(tt.entry) == tt.stays || !i.Asks(other) {
+			t.Errorf("%s: %+v, past %+v; stays %t, want %t", name, i.Entries, i.Past, i.Asks(tt.entry), tt.stays)
+		}
+	}
+}
+
 func TestEpisodesDoNotGrowTheAnnotation(t *testing.T) {
 	var i Intent
 	for k := range 500 {

@@ -54,6 +54,8 @@ type Intent struct {
 	Uncordoned int `json:"uncordoned,omitempty"`
 	// CordonedAt is when the node was cordoned last, or was found cordoned.
 	CordonedAt time.Time `json:"cordonedAt"`
+	// FirstCordonedAt is the CordonedAt of before, if the node was cordoned again in the episode; else zero.
+	FirstCordonedAt time.Time `json:"firstCordonedAt,omitzero"`
 	// BootID is the node's boot id when the episode began: another one means that the machine was
 	// restarted since. Empty: not known.
 	BootID string `json:"bootID,omitempty"`

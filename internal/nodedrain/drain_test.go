@@ -309,6 +309,10 @@ func TestTheNoticeOfADrainBeginsWithItsCordon(t *testing.T) {
 		if got := TermsOf(i).NoticedAt; !got.Equal(cordoned) {
 			t.Errorf("the notice of %s counts from %s, want %s", kind, got, cordoned)
 		}
+		i.FirstCordonedAt, i.CordonedAt = cordoned, told.Add(50*time.Minute) // somebody had uncordoned the node
+		if terms := TermsOf(i); !terms.NoticedAt.Equal(cordoned) || !terms.CordonedAt.Equal(i.CordonedAt) {
+			t.Errorf("after another cordon the terms of %s are %+v, want a notice that counts from the first", kind, terms)
+		}
 	}
 }
 

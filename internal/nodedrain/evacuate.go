@@ -1,6 +1,7 @@
 package nodedrain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -159,8 +160,9 @@ func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err
 // TermsOf is what an intent asks of a drain.
 func TermsOf(i intent.Intent) evacuation.Terms {
 	terms, noticed := i.Terms(), i.Cause().Time
-	if i.CordonedAt.After(noticed) { // what has passed by then is nobody's
-		noticed = i.CordonedAt
+	// What has passed by the cordon is nobody's. A second cordon in the middle of the drain moves nothing.
+	if began := cmp.Or(i.FirstCordonedAt, i.CordonedAt); began.After(noticed) {
+		noticed = began
 	}
 	return evacuation.Terms{
 		Deadline: i.Deadline(), CordonedAt: i.CordonedAt, Patient: terms.Patient,
