@@ -29,7 +29,7 @@ type told struct {
 // metrics, Events, webhook and the nodes say the same of each. It plays alone: a pod whose grace is cut short is killed
 // two seconds before its deadline, and has to be gone then.
 func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
-	tier.Full(t, "two minutes and a half")
+	tier.Full(t, "three minutes")
 	s, egress := newReachableScenario(t)
 	nodes := s.nodes(7)
 	quick, slow, lost, off, missed, cut := nodes[0], nodes[1], nodes[2], nodes[3], nodes[4], nodes[5]
@@ -79,8 +79,8 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	}
 
 	first := next()
-	s.warn(slow, 2*time.Minute)
-	s.warn(lost, 2*time.Minute)
+	s.reserve(slow)
+	s.reserve(lost)
 	s.send(s.body("health-reboot-scheduled", off.instance, startTime, ahead()))
 	s.warn(quick, 2*time.Minute)
 	s.eventually("one drain has ended, and three have begun", func() bool {
@@ -100,12 +100,12 @@ func TestAllTellTheSameOfDrainsUnderFourLeaders(t *testing.T) {
 	s.must(s.aws.SetInstanceState(lost.instance, "terminated"))
 	s.send(s.body("state-change-terminated", lost.instance))
 	s.send(s.body("health-reboot-scheduled", off.instance, "upcoming", "closed"))
-	s.warn(missed, 70*time.Second)
-	s.warn(cut, 70*time.Second)
-	s.eventually("two more have ended, and two have begun", func() bool {
-		return third.episode(lost).Outcome != "" && third.episode(off).Outcome != "" && len(endsOf(lost.name)) > 0 && len(endsOf(off.name)) > 0 &&
-			len(s.requests("missed")) > 0 && len(s.requests("cut")) > 0
+	s.eventually("two more have ended", func() bool {
+		return third.episode(lost).Outcome != "" && third.episode(off).Outcome != "" && len(endsOf(lost.name)) > 0 && len(endsOf(off.name)) > 0
 	})
+	s.warn(missed, 110*time.Second)
+	s.warn(cut, 110*time.Second)
+	s.eventually("two have begun", func() bool { return len(s.requests("missed")) > 0 && len(s.requests("cut")) > 0 })
 	anna.reads(third, exitLost, missed, cut)
 	count(third)
 	third.kill()

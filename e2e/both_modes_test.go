@@ -140,9 +140,7 @@ func TestTheHandlerOnTheNodeGoesOnWithoutTheOneWithTheQueue(t *testing.T) {
 	pulse, deadline := s.feel(), time.Now().Add(45*time.Second)
 	s.metadata.InterruptSpot("terminate", deadline)
 	s.eventually("the pod is gone", func() bool { return !s.podExists("kept") })
-	if gone := s.gone("kept"); gone.After(deadline) {
-		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
-	}
+	pulse.before(s.gone("kept"), deadline, "gone")
 	s.eventually("one drain is counted", func() bool { return pod.metric(drains) == 1 })
 	s.leader()
 	s.eventually("the next leader ends it", func() bool { return s.imdsState() == "drained" && len(s.aws.Messages(queueName)) == 0 })

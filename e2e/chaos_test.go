@@ -246,7 +246,7 @@ func perform(t *testing.T, at *point) *play {
 		}
 		switch {
 		case p.takeover <= most:
-		case slowest > healthy:
+		case slowest > healthy && p.takeover <= 10*most:
 			p.unjudged = true
 			unjudged.Add(1)
 			t.Logf("not judged: the takeover took %s, and the control plane, or this machine, %s to read a Lease", p.takeover, slowest)
@@ -367,6 +367,30 @@ func (p *pulse) judge(format string, args ...any) {
 	p.s.Error(said)
 }
 
+// atMost judges that something took no longer than that. Ten times as long is an error on any machine.
+func (p *pulse) atMost(took, most time.Duration, format string, args ...any) {
+	p.s.Helper()
+	say := p.judge
+	if took > 10*most {
+		say = p.s.Errorf
+	}
+	if took > most {
+		say("%s took %s, want %s at most", fmt.Sprintf(format, args...), took, most)
+	}
+}
+
+// before judges that something was before a deadline. A minute after it is an error on any machine.
+func (p *pulse) before(at, deadline time.Time, format string, args ...any) {
+	p.s.Helper()
+	say, late := p.judge, at.Sub(deadline)
+	if late > time.Minute {
+		say = p.s.Errorf
+	}
+	if late >= 0 {
+		say("%s %s after the deadline", fmt.Sprintf(format, args...), late)
+	}
+}
+
 // endsWithin is how soon a drain is to end after the last that it has waited for: later where requests are slow, of which
 // it makes several.
 func (p *pulse) endsWithin(from, to time.Time) time.Duration {
@@ -436,11 +460,8 @@ func (p *play) nothingIsLost(about map[string][]node) {
 			if asked[uid] != 1 && !p.away {
 				p.Errorf("pod %s on %s was asked to leave %d times", pod.Name, on, asked[uid])
 			}
-			if on == p.spot.name && stopped[pod.Name].After(p.deadline) {
-				p.pulse.judge("pod %s stopped %s after the deadline", pod.Name, stopped[pod.Name].Sub(p.deadline))
-				if stopped[pod.Name].After(p.deadline.Add(time.Minute)) {
-					p.Errorf("pod %s stopped a minute after the deadline, and more", pod.Name)
-				}
+			if on == p.spot.name {
+				p.pulse.before(stopped[pod.Name], p.deadline, "pod %s stopped", pod.Name)
 			}
 		case !p.lives(uid, pod):
 			p.Errorf("pod %s on %s was stopped", pod.Name, on)

@@ -38,7 +38,7 @@ func TestTheSimulatedAPIServerAnswersAsTheRealOne(t *testing.T) {
 	if version := os.Getenv(sandbox.Variable); version != "" {
 		t.Skipf("the simulated one is not of Kubernetes %s", version)
 	}
-	const stop = time.Second
+	const stop = 20 * time.Second // some requests have to come before a pod is gone
 	name := fmt.Sprint("as-the-real-one-", number.Add(1))
 	if _, err := shared.AddNode(t.Context(), sandbox.NodeSpec{Name: name, ProviderID: "aws:///us-east-1a/i-00000000000a5ea1"}); err != nil {
 		t.Fatal(err)

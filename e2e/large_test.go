@@ -46,8 +46,10 @@ func TestLargeObjectsOfOneTenantStopNoDrain(t *testing.T) {
 		}
 	}
 	report(t, "the last of the large pods was asked to go %s after the notice", last.Sub(sent).Round(time.Millisecond))
-	if len(asked) != largeOnNode+nodesBeside {
-		pulse.judge("%d pods were asked to go before the deadline, want %d", len(asked), largeOnNode+nodesBeside)
+	if want := largeOnNode + nodesBeside; len(asked) < want/2 { // on any machine
+		t.Errorf("%d pods were asked to go before the deadline, want %d", len(asked), want)
+	} else if len(asked) != want {
+		pulse.judge("%d pods were asked to go before the deadline, want %d", len(asked), want)
 	}
 	s.eventually("the pods without a node are counted", func() bool { return first.metric("node_termination_handler_pods_unscheduled") > 0 })
 	first.isWithinItsMemory("the leader")
@@ -146,9 +148,7 @@ func (p *pulse) drainedSoon(nodes []node, sent time.Time) {
 	})
 	took := time.Since(sent)
 	report(s.T, "the other nodes were drained %s after their notices", took.Round(time.Millisecond))
-	if took > 90*time.Second {
-		p.judge("the other nodes were drained after %s, want 90 s at most", took)
-	}
+	p.atMost(took, 90*time.Second, "the drains of the other nodes")
 	for _, n := range nodes {
 		if pods := s.podsOn(n.name); len(pods) > 0 {
 			s.Errorf("%d pods are still on %s", len(pods), n.name)

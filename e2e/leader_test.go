@@ -37,13 +37,18 @@ func TestTheOtherReplicaFinishesWhatAKilledLeaderBegan(t *testing.T) {
 	first := s.leader()
 	second := s.start()
 	pulse := s.feel()
+	taken := *s.lease().Spec.LeaseTransitions
 	action, scaleIn := s.transition(nodes[0], awssim.Terminating)
 	warning := s.reserve(nodes[1])
 	s.eventually("both drains are under way", func() bool {
 		return len(s.requests("slow")) > 0 && len(s.requests("kept")) > 0 && len(s.requests("kept-too")) > 0
 	})
 	if by := s.receivers(); !slices.Equal(by, []string{first.key}) {
-		pulse.judge("replicas that receive: %v, want the leader alone, %s", by, first.key)
+		say := pulse.judge
+		if *s.lease().Spec.LeaseTransitions == taken { // the leader has kept its lease
+			say = t.Errorf
+		}
+		say("replicas that receive: %v, want the leader alone, %s", by, first.key)
 	}
 	deadlines := []time.Time{s.intent(nodes[0]).Deadline(), s.intent(nodes[1]).Deadline()}
 
@@ -86,13 +91,19 @@ func TestAKilledLeaderIsFollowedThoughTheAPIServerIsSlow(t *testing.T) {
 	first.awaitLead()
 	second := s.launchBehind(slow)
 	second.awaitReady()
-	pulse, began := s.feel(), time.Now()
-	for time.Since(began) < 20*time.Second {
-		if !first.leads() {
-			pulse.judge("the first replica has lost the lease")
-			return
-		}
+	pulse, began, kept := s.feel(), time.Now(), true
+	for kept && time.Since(began) < 20*time.Second {
 		s.pause(100 * time.Millisecond)
+		kept = first.leads()
+	}
+	if !kept {
+		pulse.judge("the first replica has lost the lease")
+		s.eventually("one of both leads", func() bool { // what follows holds for either
+			if second.leads() {
+				first = second
+			}
+			return first.leads()
+		})
 	}
 	lasts := time.Duration(*s.lease().Spec.LeaseDurationSeconds) * time.Second
 	pulse = s.feel()
@@ -103,9 +114,8 @@ func TestAKilledLeaderIsFollowedThoughTheAPIServerIsSlow(t *testing.T) {
 	s.drainedBefore(message, nodes[0])
 	took := s.lease().Spec.AcquireTime.Sub(killed)
 	report(t, "the lease was taken %s after the kill, with an API server that answers after 500 ms", took.Round(time.Millisecond))
-	if most := lasts + 20*time.Second; took > most { // package lease has the arithmetic; a busy machine answers later
-		pulse.judge("the lease was taken %s after the kill, want %s at most", took, most)
-	}
+	// Package lease has the arithmetic; a busy machine answers later.
+	pulse.atMost(took, lasts+20*time.Second, "the takeover of the lease")
 }
 
 func TestALeaderThatIsStoppedInTheMiddleOf50DrainsLeavesThemToTheOtherWithoutAGap(t *testing.T) {
@@ -132,13 +142,9 @@ func TestALeaderThatIsStoppedInTheMiddleOf50DrainsLeavesThemToTheOtherWithoutAGa
 		t.Errorf("exit status %d, want 0", status)
 	}
 	exited := time.Now()
-	if took := exited.Sub(stopped); took > stopsWithin {
-		pulse.judge("it took %s to stop, want %s at most", took, stopsWithin)
-	}
+	pulse.atMost(exited.Sub(stopped), stopsWithin, "the stop")
 	s.eventually("the other replica goes on with all drains", func() bool { return len(s.askedSince(stopped)) >= len(nodes) })
-	if took := time.Since(exited); took > stopsWithin {
-		pulse.judge("the other replica went on with all drains after %s, want %s at most", took, stopsWithin)
-	}
+	pulse.atMost(time.Since(exited), stopsWithin, "the takeover of all drains")
 	t.Logf("stopped in %s, the other received after %s", exited.Sub(stopped).Round(time.Millisecond), (<-received).Sub(stopped).Round(time.Millisecond))
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
 	s.awaitDeleted(soon, messages...)
@@ -185,9 +191,7 @@ func TestBothReplicasMayBeAwayForAMinute(t *testing.T) {
 		}
 	}
 	s.askedOnce("slow", "kept", "plain")
-	if gone := s.gone("kept"); gone.After(deadline) {
-		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
-	}
+	pulse.before(s.gone("kept"), deadline, "gone")
 }
 
 func TestALeaderThatIsCutOffFromTheAPIServerStopsBeforeItsLeaseCanBeTaken(t *testing.T) {
@@ -278,9 +282,7 @@ func TestALeaderThatIsCutOffFromSQSFinishesItsDrainsAndTheOtherTheirMessages(t *
 	if status := first.stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
-	if took := time.Since(stopped); took > stopsWithin {
-		pulse.judge("it took %s to stop, want %s at most", took, stopsWithin)
-	}
+	pulse.atMost(time.Since(stopped), stopsWithin, "the stop")
 	s.awaitDeleted(soon, scaleIn, warning, late)
 	for k, message := range []string{scaleIn, warning, late} {
 		s.drainedBefore(message, nodes[k])
@@ -331,9 +333,8 @@ func TestANewVersionRollsOutUnderLoad(t *testing.T) {
 		slowest = max(slowest, cordoned[0].Received.Sub(sent[n.name]))
 	}
 	t.Logf("the last node was cordoned %s after its notice", slowest.Round(time.Millisecond))
-	if slowest > 15*time.Second { // a second on a machine that has nothing else to do; 20 is the visibility of what is lost on the way
-		pulse.judge("a node was cordoned %s after its notice", slowest)
-	}
+	// A second on a machine that has nothing else to do; 20 is the visibility of what is lost on the way.
+	pulse.atMost(slowest, 15*time.Second, "the cordon of a node")
 }
 
 // It has the machine for itself, which 500 nodes need, and so is not for each run.
@@ -378,9 +379,7 @@ func TestTheNextLeaderResumes500NodesInUnderFiveSeconds(t *testing.T) {
 	}
 	report(t, "the lease was taken %s after the kill, all %d drains went on %s later",
 		lease.Spec.AcquireTime.Sub(killed).Round(time.Millisecond), len(nodes), slowest.Round(time.Millisecond))
-	if slowest > 5*time.Second {
-		pulse.judge("the last drain went on %s after the lease was taken, want 5 s at most", slowest)
-	}
+	pulse.atMost(slowest, 5*time.Second, "from the lease to the last drain it")
 	if diff := cmp.Diff(before, s.deadlines()); diff != "" {
 		t.Errorf("deadlines (-before +after):\n%s", diff)
 	}
@@ -480,12 +479,13 @@ func TestALeaderWhoseNodeABudgetKeepsFromBeingEmptyGivesWayInTime(t *testing.T) 
 		t.Fatalf("requests for the leader's own pod: %v, for the other: %v; want some", own, kept)
 	}
 	forced := kept[len(kept)-1]
-	if own[0].at.After(forced.at) || forced.evicts || forced.grace != 3 {
+	if forced.evicts || !own[0].evicts {
+		t.Errorf("the leader's own pod: %v, the other: %v; want the own one evicted, the other deleted", own, kept)
+	}
+	if own[0].at.After(forced.at) || forced.grace != 3 {
 		pulse.judge("the leader's own pod: %v, the other: %v; want the own one evicted, then the other deleted with its full grace", own, kept)
 	}
-	if gone := s.gone("kept"); !gone.Before(deadline) {
-		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
-	}
+	pulse.before(s.gone("kept"), deadline, "gone")
 	if by := s.deleter(message); by != second.key {
 		t.Errorf("the message was deleted by %s, want the other replica, %s", by, second.key)
 	}

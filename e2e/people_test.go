@@ -169,13 +169,14 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	s, egress := newReachableScenario(t)
 	nodes := s.nodes(3)
 	home, n := nodes[0], nodes[1]
-	h := s.leaderIn("leader", home)
+	h := s.leaderIn("leader", home, "--node-termination-grace-period=600") // which the message is held for
 	closePort := s.route(egress, "leader", h)
 
 	s.pod("kept", n.name, func(p *corev1.Pod) { p.Labels = map[string]string{"app": "kept"} })
 	s.budget("strict", "kept", 1)
-	message, deadline := s.warn(n, 2*time.Minute)
+	message := s.reserve(n)
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(n.name) })
+	deadline := s.intent(n).Deadline()
 
 	anna, ben, carl := s.person("anna"), s.person("ben"), s.person("carl")
 	anna.grant("Role", "ClusterRole")

@@ -34,12 +34,10 @@ func TestALeaderLeavesSilentConnectionsAndKeepsItsTerm(t *testing.T) {
 	report(t, "evicted %s after the connections went silent", requests[0].at.Sub(silent).Round(100*time.Millisecond))
 	if took := requests[0].at.Sub(silent); took < 3*time.Second {
 		t.Errorf("evicted after %s: nothing was silent", took)
-	} else if took > 20*time.Second {
-		pulse.judge("evicted after %s, want 20 s at most", took)
+	} else {
+		pulse.atMost(took, 20*time.Second, "the eviction")
 	}
-	if gone := s.gone("web"); !gone.Before(deadline) {
-		pulse.judge("gone %s after the deadline", gone.Sub(deadline))
-	}
+	pulse.before(s.gone("web"), deadline, "gone")
 	if !leads {
 		t.Error("the leader has lost its term")
 	}

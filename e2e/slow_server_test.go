@@ -91,16 +91,15 @@ func TestALeaderKeepsItsTermThoughTheAPIServerAnswersLate(t *testing.T) {
 			empty := slices.MaxFunc(slices.Collect(maps.Values(stopped)), time.Time.Compare)
 			report(t, "answers after %s, %.0f %% fail: a replica led after %s; %d changes of leader; the last of %d nodes was cordoned %s after the warnings, and empty after %s",
 				c.takes, 100*c.fails, leads.Round(time.Second), changes, size, cordoned.Sub(sent).Round(100*time.Millisecond), empty.Sub(sent).Round(100*time.Millisecond))
-			if took := cordoned.Sub(sent); took > c.cordoned {
-				pulse.judge("the last node was cordoned after %s, want %s at most", took, c.cordoned)
-			}
+			pulse.atMost(cordoned.Sub(sent), c.cordoned, "the cordon of the last node")
 			if len(stopped) != 2*size {
 				t.Errorf("%d pods have stopped, want %d", len(stopped), 2*size)
 			}
-			if took := empty.Sub(sent); took > c.empty || empty.After(deadline) {
-				pulse.judge("the last node was empty after %s, want %s at most, and before %s", took, c.empty, deadline)
-			}
-			if changes > c.changes {
+			pulse.atMost(empty.Sub(sent), c.empty, "the drains to the last pod")
+			pulse.before(empty, deadline, "the last node was empty")
+			if changes > c.changes+3 { // on any machine
+				t.Errorf("the leader has changed %d times, want %d at most", changes, c.changes)
+			} else if changes > c.changes {
 				pulse.judge("the leader has changed %d times, want %d at most", changes, c.changes)
 			}
 			if drained := replicas[0].metric(drains) + replicas[1].metric(drains); drained != float64(size) {

@@ -190,7 +190,7 @@ func TestTheHistoryOutlivesItsLeaderAsFarAsNodesCarryIt(t *testing.T) {
 	s.pod("plain", nodes[0].name)
 	s.pod("slow", nodes[1].name, stopping(30*time.Second, 8*time.Second))
 	first := s.leader()
-	s.awaitDeleted(soon, s.send(s.body("spot-interruption", nodes[0].instance)))
+	s.awaitDeleted(soon, s.reserve(nodes[0]))
 	s.eventually("the first leader has the episode", func() bool { return first.episode(nodes[0]).Node != "" })
 	if e := first.episode(nodes[0]); e.Known != overview.Everything || e.Pods.Evicted != 1 || e.Slack == nil || *e.Slack < 60 {
 		t.Errorf("%+v, with %+v", e, e.Pods)
@@ -199,12 +199,12 @@ func TestTheHistoryOutlivesItsLeaderAsFarAsNodesCarryIt(t *testing.T) {
 	if code, _ := second.fetch(second.metrics, overview.StatusPath); code != http.StatusServiceUnavailable {
 		t.Errorf("a replica that stands by answers %d", code)
 	}
-	message := s.send(s.body("spot-interruption", nodes[1].instance))
+	message := s.reserve(nodes[1])
 	s.eventually("the second drain has begun", func() bool { return len(s.requests("slow")) > 0 })
 	first.kill()
 	second.awaitLead()
 	s.eventually("the next leader has what the node carries", func() bool { return second.episode(nodes[0]).Node != "" })
-	if e := second.episode(nodes[0]); e.Known != overview.AsCarried || e.Outcome != "drained" || e.Pods == nil || e.Pods.Evicted == 0 || e.Kind != "spot-interruption" || len(e.Notices) != 1 {
+	if e := second.episode(nodes[0]); e.Known != overview.AsCarried || e.Outcome != "drained" || e.Pods == nil || e.Pods.Evicted == 0 || e.Kind != "capacity-reservation-interruption" || len(e.Notices) != 1 {
 		t.Errorf("%+v", e)
 	}
 	s.awaitDeleted(soon, message)

@@ -699,62 +699,64 @@ func TestWhoListensToANodeHearsOfItsChangesAndNoOthers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, client, _ := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
-			nodes, ref := client.CoreV1().Nodes(), Ref{Name: "a", UID: "1"}
-			type state struct {
-				who          string
-				there, ready bool
-			}
-			heard := make(chan state, 20)
-			listen := func(who string, ref Ref) (remove func()) {
-				return c.OnChange(ref, func() {
-					node, there := c.Look(ref)
-					heard <- state{who, there, there && Ready(node)}
-				})
-			}
-			// want waits until each of them has heard of its state, and nobody else of anything. That the node was added
-			// may be told late.
-			want := func(want ...state) {
-				t.Helper()
-				for left := slices.Clone(want); len(left) > 0; {
-					select {
-					case h := <-heard:
-						if !slices.ContainsFunc(want, func(w state) bool { return w.who == h.who }) {
-							t.Fatalf("heard %+v, want %+v", h, want)
+			synctest.Test(t, func(t *testing.T) {
+				c, client, _ := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}})
+				nodes, ref := client.CoreV1().Nodes(), Ref{Name: "a", UID: "1"}
+				type state struct {
+					who          string
+					there, ready bool
+				}
+				heard := make(chan state, 20)
+				listen := func(who string, ref Ref) (remove func()) {
+					return c.OnChange(ref, func() {
+						node, there := c.Look(ref)
+						heard <- state{who, there, there && Ready(node)}
+					})
+				}
+				// want waits until each of them has heard of its state, and nobody else of anything. That the node was added
+				// may be told late.
+				want := func(want ...state) {
+					t.Helper()
+					for left := slices.Clone(want); len(left) > 0; {
+						select {
+						case h := <-heard:
+							if !slices.ContainsFunc(want, func(w state) bool { return w.who == h.who }) {
+								t.Fatalf("heard %+v, want %+v", h, want)
+							}
+							left = slices.DeleteFunc(left, func(w state) bool { return w == h })
+						case <-time.After(30 * time.Second):
+							t.Fatalf("not heard: %+v", left)
 						}
-						left = slices.DeleteFunc(left, func(w state) bool { return w == h })
-					case <-time.After(30 * time.Second):
-						t.Fatalf("not heard: %+v", left)
 					}
 				}
-			}
-			removeA, removeB := listen("a", ref), listen("b", ref)
-			listen("other", Ref{Name: "other", UID: "other"})
-			listen("stopped", ref)()
-			want(state{"a", true, false}, state{"b", true, false}, state{"other", false, false}, state{"stopped", true, false})
-			if _, err := nodes.Update(t.Context(), &corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"},
-				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
-			}, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			want(state{"a", true, true}, state{"b", true, true})
-			removeB()
-			for len(heard) > 0 {
-				<-heard
-			}
-			if err := end(t.Context(), nodes); err != nil {
-				t.Fatal(err)
-			}
-			want(state{"a", false, false})
-			removeA()
-			listen("late", ref)()
-			want(state{"late", false, false})
-			c.listening.Lock()
-			defer c.listening.Unlock()
-			if len(c.listeners) != 1 { // the other node
-				t.Errorf("%d nodes are listened to", len(c.listeners))
-			}
+				removeA, removeB := listen("a", ref), listen("b", ref)
+				listen("other", Ref{Name: "other", UID: "other"})
+				listen("stopped", ref)()
+				want(state{"a", true, false}, state{"b", true, false}, state{"other", false, false}, state{"stopped", true, false})
+				if _, err := nodes.Update(t.Context(), &corev1.Node{
+					ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"},
+					Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+				}, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				want(state{"a", true, true}, state{"b", true, true})
+				removeB()
+				for len(heard) > 0 {
+					<-heard
+				}
+				if err := end(t.Context(), nodes); err != nil {
+					t.Fatal(err)
+				}
+				want(state{"a", false, false})
+				removeA()
+				listen("late", ref)()
+				want(state{"late", false, false})
+				c.listening.Lock()
+				defer c.listening.Unlock()
+				if len(c.listeners) != 1 { // the other node
+					t.Errorf("%d nodes are listened to", len(c.listeners))
+				}
+			})
 		})
 	}
 }
