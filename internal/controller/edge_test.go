@@ -159,6 +159,9 @@ func TestANodeThatFlapsWhileEC2IsAwayAddsNoGoroutines(t *testing.T) {
 		s.lead()
 		s.send(s.maintenance(24 * time.Hour))
 		s.after(time.Minute)
+		if !s.isCordoned(theNode) {
+			t.Fatal("it is not cordoned")
+		}
 		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503, Code: "Unavailable"}))
 		s.change(theNode, reboots("zero"))
 		s.after(time.Second)
@@ -188,6 +191,11 @@ func TestANodeIsNotDrainedForAnInstanceOfAnotherClusterWithItsName(t *testing.T)
 		s.after(30 * time.Second)
 		if s.isCordoned(theNode) {
 			t.Errorf("it is cordoned for an instance of another cluster")
+		}
+		s.send(s.body("spot-interruption", theID))
+		s.after(30 * time.Second)
+		if !s.isCordoned(theNode) {
+			t.Error("it is not cordoned for its own instance")
 		}
 	})
 }
@@ -280,6 +288,9 @@ func TestAMachineThatComesBackAsItsDrainEndsTakesPodsAgain(t *testing.T) {
 				s.lead()
 				s.send(s.body("rebalance-recommendation", theID))
 				s.after(5 * time.Minute)
+				if !s.isCordoned(theNode) {
+					t.Fatal("it is not cordoned")
+				}
 				s.change(theNode, notReady)
 				s.restart()
 				s.after(4*time.Minute + 57*time.Second)
