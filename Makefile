@@ -144,8 +144,9 @@ faults faults-virtual lives: SHELL := bash
 faults faults-virtual lives: .SHELLFLAGS := -o pipefail -c
 
 # On the real control plane, by way of proxies: the calls of two replicas of the binary.
-faults: ## let every call fail in every way, and print a table
-	go test ./e2e -count=1 -run NothingIsLostWhateverCall -faults -parallel 14 -timeout 2h -v | grep -e '^ok' -e FAIL -e ' | '
+faults: ## let every call fail in every way, and print a table; bin/faults.log has why a play failed
+	mkdir -p bin
+	go test ./e2e -count=1 -run NothingIsLostWhateverCall -faults -parallel 14 -timeout 2h -v | tee bin/faults.log | grep -e '^ok' -e FAIL -e ' | '
 
 faults-virtual: ## the same in virtual time, for the calls of a whole installation
 	go test ./internal/controller -run NothingIsLost -faults -fault-runs 200 -fault-seed 0 -timeout 2h -v | grep -e '^ok' -e FAIL -e ' | ' -e fault-seed

@@ -368,14 +368,14 @@ func (p *pulse) judge(format string, args ...any) {
 }
 
 // atMost judges that something took no longer than that. Ten times as long is an error on any machine.
-func (p *pulse) atMost(took, most time.Duration, format string, args ...any) {
+func (p *pulse) atMost(took, most time.Duration, what string) {
 	p.s.Helper()
 	say := p.judge
 	if took > 10*most {
 		say = p.s.Errorf
 	}
 	if took > most {
-		say("%s took %s, want %s at most", fmt.Sprintf(format, args...), took, most)
+		say("%s took %s, want %s at most", what, took, most)
 	}
 }
 
