@@ -208,8 +208,8 @@ func (m *memory) of(id string) (there []*corev1.Node, last *corev1.Node) {
 	return slices.DeleteFunc(slices.Clone(m.nodes.ByInstance(id)), isDeleted), last
 }
 
-// Remember stores the intent of a recently deleted Node, for the Nodes that follow it. The watch may still show it as it
-// was.
+// Remember stores the intent of a recently deleted Node, for the Nodes that follow it. The watch may still show that
+// Node.
 func (m *memory) Remember(ref Ref, i intent.Intent) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
