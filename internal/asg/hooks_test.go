@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -375,8 +376,10 @@ func TestWhatIsKnownOfHooksDoesNotGrow(t *testing.T) {
 }
 
 func TestOneWarningForHeartbeatsThatAreNotAllowed(t *testing.T) {
-	for code, why := range map[string]string{
-		"AccessDenied": "the role of this controller lacks a permission", "InvalidAction": "the server does not have a call",
+	const permission = "autoscaling:RecordLifecycleActionHeartbeat"
+	for code, tt := range map[string]struct{ why, err string }{
+		"AccessDenied":  {"the role of this controller lacks a permission", "permission " + permission + " is missing on group workers: "},
+		"InvalidAction": {"the server does not have a call", "the server does not have " + permission + " on group workers: "},
 	} {
 		t.Run(code, func(t *testing.T) {
 			story(t, func(t *testing.T, as *fakeASG, h *Hooks) {
@@ -394,7 +397,10 @@ func TestOneWarningForHeartbeatsThatAreNotAllowed(t *testing.T) {
 				}
 				holds.Wait()
 				wantCalls(t, as, map[string]int{describe: 1, heartbeat: 6}) // at 30 s and, since they failed, at 37.5 s
-				wantOnce(t, &log, why, "autoscaling:RecordLifecycleActionHeartbeat")
+				wantOnce(t, &log, tt.why, permission)
+				if !strings.Contains(log.String(), tt.err) {
+					t.Errorf("the log says\n%s\nwant the error %q", &log, tt.err)
+				}
 				want := append([]string{"described ok"}, slices.Repeat([]string{"heartbeat denied"}, 6)...)
 				if diff := cmp.Diff(want, metrics.all()); diff != "" {
 					t.Errorf("metrics (-want +got):\n%s", diff)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,10 +125,12 @@ func TestAStatusThatCannotBeReadIsAnError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fault  awssim.Fault
 		denied bool
+		text   string
 	}{
-		"denied": {awssim.Fault{Status: 403, Code: "UnauthorizedOperation"}, true},
-		"broken": {awssim.Fault{Status: 503}, false},
-		"hangs":  {awssim.Fault{Hang: true}, false},
+		"denied":       {awssim.Fault{Status: 403, Code: "UnauthorizedOperation"}, true, ": " + ErrStatusDenied.Error() + ": "},
+		"no such call": {awssim.Fault{Status: 400, Code: "InvalidAction"}, true, ": the server does not have this call: "},
+		"broken":       {awssim.Fault{Status: 503}, false, ""},
+		"hangs":        {awssim.Fault{Hang: true}, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ask(t, func(t *testing.T, aws *awssim.Server, s Statuses) {
@@ -139,8 +142,8 @@ func TestAStatusThatCannotBeReadIsAnError(t *testing.T) {
 				_, err := s.Events(t.Context())
 				_, impairedErr := s.Impaired(t.Context())
 				for _, err := range []error{err, impairedErr} {
-					if err == nil || errors.Is(err, ErrStatusDenied) != tt.denied || errors.Is(err, ErrDenied) {
-						t.Errorf("error %v, denied %t", err, tt.denied)
+					if err == nil || errors.Is(err, ErrStatusDenied) != tt.denied || errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), tt.text) {
+						t.Errorf("error %v, denied %t, want the text %q", err, tt.denied, tt.text)
 					}
 				}
 				if took := time.Since(begin); took > 2*callTimeout {

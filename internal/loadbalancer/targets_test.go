@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -245,29 +246,47 @@ func TestALateComerTakesTheLastAnswer(t *testing.T) {
 	})
 }
 
+// deniedCalls counts the calls that are denied.
+type deniedCalls struct{ atomic.Int32 }
+
+func (d *deniedCalls) TargetsDenied() { d.Add(1) }
+
 func TestWithoutThePermissionNobodyWaits(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.group("web", time.Minute, id(1))
-		w.group("api", time.Minute, id(1))
-		w.must(w.aws.SetFault(awssim.Fault{ID: "denied", Service: "elasticloadbalancing", Code: "AccessDenied", Status: 403}))
-		for range 5 {
-			if left, err := w.await(w.Context(), w.machine(id(1))); len(left) > 0 || err != nil || time.Since(w.start) > 2*time.Second {
-				t.Errorf("left %v, %v, after %v", left, err, time.Since(w.start))
-			}
-		}
-		if n := w.calls(); n != 2 {
-			t.Errorf("%d calls, want one of each group", n)
-		}
-		if n := len(w.log.Entries("", "level", "warn")); n != 1 || !w.log.Has("", "permission", Permission) {
-			t.Errorf("%d warnings:\n%s", n, w.log)
-		}
-		// Somebody grants it.
-		w.aws.RemoveFault("denied")
-		time.Sleep(deniedPause)
-		if left, _ := w.await(w.until(15*time.Second), w.machine(id(1))); len(left) != 2 {
-			t.Errorf("left %v", left)
-		}
-	})
+	const why = "drains do not wait for load balancers: "
+	for code, tt := range map[string]struct {
+		why    string
+		denied int32
+	}{
+		"AccessDenied":  {why + "the role of this controller lacks a permission", 2},
+		"InvalidAction": {why + "the server does not have a call", 0},
+	} {
+		t.Run(code, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var denied deniedCalls
+				w.targets.Metrics = &denied
+				w.group("web", time.Minute, id(1))
+				w.group("api", time.Minute, id(1))
+				w.must(w.aws.SetFault(awssim.Fault{ID: "denied", Service: "elasticloadbalancing", Code: code, Status: 403}))
+				for range 5 {
+					if left, err := w.await(w.Context(), w.machine(id(1))); len(left) > 0 || err != nil || time.Since(w.start) > 2*time.Second {
+						t.Errorf("left %v, %v, after %v", left, err, time.Since(w.start))
+					}
+				}
+				if n := w.calls(); n != 2 || denied.Load() != tt.denied {
+					t.Errorf("%d calls, want one of each group; %d count as denied, want %d", n, denied.Load(), tt.denied)
+				}
+				if n := len(w.log.Entries("", "level", "warn")); n != 1 || !w.log.Has(tt.why, "permission", Permission) {
+					t.Errorf("%d warnings, want %q:\n%s", n, tt.why, w.log)
+				}
+				// Somebody grants it.
+				w.aws.RemoveFault("denied")
+				time.Sleep(deniedPause)
+				if left, _ := w.await(w.until(15*time.Second), w.machine(id(1))); len(left) != 2 {
+					t.Errorf("left %v", left)
+				}
+			})
+		})
+	}
 }
 
 func TestFailuresAreTriedAgainMoreSlowly(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/smithy-go"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
@@ -247,32 +248,39 @@ func TestWhatAPollHasBegunEndsWithIt(t *testing.T) {
 }
 
 func TestAPollThatMayNotAskSaysSoOnceAndPausesLongerAndLonger(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, err: fmt.Errorf("no: %w", instance.ErrStatusDenied)}
-	var polls *Poll
-	play(t, w, func(after func(int)) {
-		after(3)
-		for k, least := range []time.Duration{2 * interval, 4 * interval} {
-			if pause := w.asked[k+1] - w.asked[k]; pause < least {
-				t.Errorf("asked again after %s, want at least %s", pause, least)
+	for code, tt := range map[string]struct{ hint, result string }{
+		"UnauthorizedOperation": {"add the permission to the role, ", " true"},
+		"InvalidAction":         {"check whether the VPC has an endpoint for EC2", " false"},
+	} {
+		t.Run(code, func(t *testing.T) {
+			w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, err: fmt.Errorf("no: %w: %w", instance.ErrStatusDenied, &smithy.GenericAPIError{Code: code})}
+			var polls *Poll
+			play(t, w, func(after func(int)) {
+				after(3)
+				for k, least := range []time.Duration{2 * interval, 4 * interval} {
+					if pause := w.asked[k+1] - w.asked[k]; pause < least {
+						t.Errorf("asked again after %s, want at least %s", pause, least)
+					}
+				}
+				if lines := strings.Count(w.log.String(), "\n"); lines != 1 || !strings.Contains(w.log.String(), tt.hint) {
+					t.Errorf("logged:\n%s", w.log.String())
+				}
+				if text := polls.Unseen(); !strings.HasPrefix(text, "scheduled events without a notice") || !strings.Contains(text, ": no: ") {
+					t.Errorf("unseen: %q", text)
+				}
+				w.err = nil
+				after(3)
+				if text := polls.Unseen(); text != "" {
+					t.Errorf("unseen: %q", text)
+				}
+			}, func(p *Poll) { polls = p })
+			if pause := w.asked[5] - w.asked[4]; pause > 2*interval || len(w.handled) != 1 {
+				t.Errorf("asked again after %s, handled %+v", pause, w.handled)
 			}
-		}
-		if lines := strings.Count(w.log.String(), "\n"); lines != 1 || !strings.Contains(w.log.String(), "add the permission") {
-			t.Errorf("logged:\n%s", w.log.String())
-		}
-		if text := polls.Unseen(); !strings.HasPrefix(text, "scheduled events without a notice") || !strings.Contains(text, ": no: ") {
-			t.Errorf("unseen: %q", text)
-		}
-		w.err = nil
-		after(3)
-		if text := polls.Unseen(); text != "" {
-			t.Errorf("unseen: %q", text)
-		}
-	}, func(p *Poll) { polls = p })
-	if pause := w.asked[5] - w.asked[4]; pause > 2*interval || len(w.handled) != 1 {
-		t.Errorf("asked again after %s, handled %+v", pause, w.handled)
-	}
-	if want := "no: " + instance.ErrStatusDenied.Error() + " true"; w.results[0] != want || w.results[5] != "<nil> false" {
-		t.Errorf("results %v", w.results)
+			if !strings.HasPrefix(w.results[0], "no: ") || !strings.HasSuffix(w.results[0], tt.result) || w.results[5] != "<nil> false" {
+				t.Errorf("results %v", w.results)
+			}
+		})
 	}
 }
 

@@ -477,6 +477,7 @@ func TestRequestsToAWSAreCountedByActionAndAnswer(t *testing.T) {
 		{ID: "f", Action: "DescribeInstances", Code: "UnauthorizedOperation", Status: 403, Count: 1},
 		{ID: "f", Action: "DescribeInstances", Code: "InternalError", Status: 500, Count: 1},
 		{ID: "f", Action: "DescribeInstances", Code: "InvalidParameterValue", Status: 400, Count: 1},
+		{ID: "f", Action: "DescribeInstances", Code: "InvalidAction", Status: 400, Count: 1},
 	} {
 		if err := aws.SetFault(f); err != nil {
 			t.Fatal(err)
@@ -489,7 +490,7 @@ func TestRequestsToAWSAreCountedByActionAndAnswer(t *testing.T) {
 	describe(gone)
 	want := map[string]string{
 		"aws_requests_total{DescribeInstances,ok,ec2}": "1", "aws_requests_total{DescribeInstances,throttled,ec2}": "1", "aws_requests_total{DescribeInstances,denied,ec2}": "1",
-		"aws_requests_total{DescribeInstances,fault,ec2}": "1", "aws_requests_total{DescribeInstances,refused,ec2}": "1", "aws_requests_total{ReceiveMessage,refused,sqs}": "1",
+		"aws_requests_total{DescribeInstances,fault,ec2}": "1", "aws_requests_total{DescribeInstances,refused,ec2}": "2", "aws_requests_total{ReceiveMessage,refused,sqs}": "1",
 	}
 	got := map[string]string{}
 	for name, value := range m.series(t) {
