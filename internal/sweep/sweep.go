@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -135,7 +136,7 @@ func (s *Sweep) Run(ctx context.Context) {
 
 func hintFor(err error) string {
 	const without = "or set sweep-interval to -1, if no Auto Scaling group has nodes of this cluster"
-	if _, denied := errors.AsType[*asg.PermissionError](err); denied {
+	if _, denied := errors.AsType[*asg.PermissionError](err); denied && !awserr.Unsupported(err) {
 		return "add the permission to the role, " + without
 	}
 	return "check whether the VPC has an endpoint for Auto Scaling or another way to it, " + without

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/smithy-go"
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
@@ -377,6 +378,9 @@ func TestSweepsThatFailPauseForLongerAndSayItOnce(t *testing.T) {
 	}{
 		"a permission is missing": {
 			&asg.PermissionError{Action: "autoscaling:DescribeAutoScalingGroups", Err: errors.New("no")}, "add the permission to the role",
+		},
+		"the server lacks the call": {
+			&asg.PermissionError{Action: "autoscaling:DescribeAutoScalingGroups", Err: &smithy.GenericAPIError{Code: "InvalidAction"}}, "hint=\"check whether",
 		},
 		"no answer": {errors.New("dial tcp 10.0.0.1:443: i/o timeout"), "an endpoint for Auto Scaling"},
 	} {
