@@ -404,7 +404,7 @@ func (m *machine) counted(name string) (sum float64) {
 // retirement was, the machine still goes. The metadata may list the change no more.
 func TestANodeThatWasRebootedForAChangeIsUncordoned(t *testing.T) {
 	for code, reboots := range map[string]bool{
-		"system-reboot": true, "instance-reboot": true, "instance-stop": false, "instance-retirement": false,
+		"system-reboot": true, "instance-reboot": true, "instance-stop": false, "instance-retirement": false, "system-maintenance": false,
 	} {
 		for _, listed := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, still listed: %t", code, listed), func(t *testing.T) {

@@ -447,7 +447,7 @@ the cordon, the taints and the labels of this handler are removed, and nothing t
 | What the node was drained for | It is over when |
 |---|---|
 | any notice but the expiration of a Capacity Block | EC2 says that the instance was started after it |
-| a scheduled change | the node has another boot id, and the start of the change has passed |
+| a scheduled change that reboots the machine, unless the leader has found it by asking EC2 | the node has another boot id, and the start of the change has passed |
 | a termination hook after which the machine returns (` + "`Action`" + ` or ` + "`Destination`" + `) | the node has another boot id, and the hook is not open any more |
 | any notice with a deadline, if the role lacks the permission to ask EC2 | the node has another boot id, and the deadline has passed |
 
