@@ -3,18 +3,44 @@ package docs
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// otherDrainers says for each row of "What other drainers do" in policy.md, by its beginning, which test plays it.
-var otherDrainers = map[string]string{
-	"Karpenter leaves pods alone":                  "internal/drain/newcomers_test.go TestPodsOfTheFirstListHaveToLeaveAlsoWhereTheyTolerateTheCordon",
-	"Karpenter evicts pods of DaemonSets":          "internal/drain/turn_test.go TestPodsLeaveInTheOrderOfTheirTurns",
-	"Karpenter does not wait":                      "internal/drain/unconfirmed_test.go TestAPodIsNotWaitedForWhoseEndNobodyConfirms",
-	"Cluster API skips":                            "internal/drain/turn_test.go TestAPodThatNeverLeavesIsNeitherAskedNorWaitedFor",
-	"kubectl and AWS Node Termination Handler":     "internal/drain/kubectl_test.go TestThePodOfADaemonSetThatIsGoneStays",
-	"kubectl, NTH and Karpenter can set the grace": "internal/drain/turn_test.go TestTheMostGraceOfTheTermsOnlyCutsALongerOne",
+// otherDrainers says for each row of "What other drainers do" in policy.md, by its beginning, what its second cell says
+// among other things, and which tests play it.
+var otherDrainers = map[string]struct{ here, tests []string }{
+	"Karpenter leaves pods alone": {
+		[]string{"that was there when the drain began", "One that comes later stays"},
+		[]string{
+			"internal/drain/newcomers_test.go TestPodsOfTheFirstListHaveToLeaveAlsoWhereTheyTolerateTheCordon",
+			"internal/drain/newcomers_test.go TestAPodThatToleratesTheCordonAndComesDuringTheDrainStays",
+		},
+	},
+	"Karpenter evicts pods of DaemonSets": {
+		[]string{"They stay", "`daemonsets: true`", "the annotation `end`"},
+		[]string{"internal/drain/turn_test.go TestPodsLeaveInTheOrderOfTheirTurns"},
+	},
+	"Karpenter does not wait": {
+		[]string{"Two minutes", "volumes, on a node that is ready"},
+		[]string{
+			"internal/drain/unconfirmed_test.go TestAPodIsNotWaitedForWhoseEndNobodyConfirms",
+			"internal/drain/volumewait_test.go TestTheVolumeOfAPodOfAReadyNodeIsWaitedForThoughNobodyConfirmsItsEnd",
+		},
+	},
+	"Cluster API skips": {
+		[]string{"Its label counts"},
+		[]string{"internal/drain/turn_test.go TestAPodThatNeverLeavesIsNeitherAskedNorWaitedFor"},
+	},
+	"kubectl and AWS Node Termination Handler": {
+		[]string{"It stays until"},
+		[]string{"internal/drain/kubectl_test.go TestThePodOfADaemonSetThatIsGoneStays"},
+	},
+	"kubectl, NTH and Karpenter can set the grace": {
+		[]string{"`grace` sets it", "`grace-at-most` only cuts"},
+		[]string{"internal/drain/turn_test.go TestTheMostGraceOfTheTermsOnlyCutsALongerOne"},
+	},
 }
 
 func TestEachRowAboutOtherDrainersIsPlayed(t *testing.T) {
@@ -22,10 +48,19 @@ func TestEachRowAboutOtherDrainersIsPlayed(t *testing.T) {
 	if len(rows) != len(otherDrainers) {
 		t.Errorf("%d rows, %d with a test", len(rows), len(otherDrainers))
 	}
-	for begins, test := range otherDrainers {
-		isTest(t, test)
-		if !strings.Contains("\n"+strings.Join(rows, "\n"), "\n"+begins) {
+	for begins, row := range otherDrainers {
+		for _, test := range row.tests {
+			isTest(t, test)
+		}
+		at := slices.IndexFunc(rows, func(cells [2]string) bool { return strings.HasPrefix(cells[0], begins) })
+		if at < 0 {
 			t.Errorf("no row begins with %q", begins)
+			continue
+		}
+		for _, words := range row.here {
+			if !strings.Contains(rows[at][1], words) {
+				t.Errorf("%s: the row does not say %q", begins, words)
+			}
 		}
 	}
 }
@@ -94,8 +129,8 @@ func isTest(t *testing.T, test string) {
 	}
 }
 
-// rowsBelow are the first cells of the table below a heading.
-func rowsBelow(t *testing.T, file, heading string) (rows []string) {
+// rowsBelow are the first two cells of each row of the table below a heading.
+func rowsBelow(t *testing.T, file, heading string) (rows [][2]string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -106,7 +141,7 @@ func rowsBelow(t *testing.T, file, heading string) (rows []string) {
 	_, table, _ := strings.Cut(below, "|---|")
 	for line := range strings.Lines(table) {
 		if cells := strings.Split(line, "|"); len(cells) > 3 {
-			rows = append(rows, strings.TrimSpace(cells[1]))
+			rows = append(rows, [2]string{strings.TrimSpace(cells[1]), strings.TrimSpace(cells[2])})
 		}
 	}
 	return rows
