@@ -356,6 +356,24 @@ func TestANoticeWhoseHandlingFailsIsHandledAgain(t *testing.T) {
 	})
 }
 
+func TestARecommendationWhoseTimeMovesByMuchIsAnotherOne(t *testing.T) {
+	first := "imds-rebalance-" + second(10) + " at 2 s"
+	for moves, want := range map[int][]string{
+		-1: {first, "imds-rebalance-" + second(9) + " at 20 s"},
+		59: {first},
+		60: {first, "imds-rebalance-" + second(70) + " at 20 s"},
+	} {
+		polling(t, nil, func(w *world) {
+			at := w.handler.start.Add(10 * time.Second)
+			w.metadata.Recommend(at)
+			w.after(15 * time.Second)
+			w.metadata.Recommend(at.Add(time.Duration(moves) * time.Second))
+			w.after(time.Minute)
+			w.want(want...)
+		})
+	}
+}
+
 // A drain takes as long as it takes. Others are found meanwhile, and the end waits for all.
 func TestALongDrainHidesNothing(t *testing.T) {
 	polling(t, nil, func(w *world) {
