@@ -190,9 +190,12 @@ func TestOnTheNodeAnUnfinishedDrainOfAnotherNodeIsLeftAlone(t *testing.T) {
 func TestOnTheNodeARecommendationCordonsAndAWarningDrains(t *testing.T) {
 	s := newIMDSScenario(t)
 	s.pod("pod", s.node.name)
-	s.start("ENABLE_REBALANCE_MONITORING=true")
+	s.start("ENABLE_REBALANCE_MONITORING=true", "TAINT_NODE=true")
 	s.metadata.Recommend(time.Now())
 	s.eventually("the node is cordoned", func() bool { return s.cordoned(s.node.name) && s.imdsState() == "cordoned" })
+	if taints := s.getNode(s.node.name).Spec.Taints; !tainted(taints, "aws-node-termination-handler/rebalance-recommendation") {
+		t.Errorf("taints of the node: %v", taints)
+	}
 	s.throughout(3*time.Second, "the pod stays", func() bool { return s.podExists("pod") })
 	s.metadata.InterruptSpot("stop", time.Now().Add(2*time.Minute))
 	s.eventually("the node is drained", func() bool { return s.imdsState() == "drained" && !s.podExists("pod") })

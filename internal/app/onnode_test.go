@@ -208,6 +208,19 @@ func (m *machine) want(what string, cordoned bool, outcome intent.Outcome, evict
 	}
 }
 
+// wantTaints checks the kinds of notice that the node's taints name, as NTH calls them.
+func (m *machine) wantTaints(what string, kinds ...string) {
+	m.Helper()
+	var got []string
+	node, _ := m.node()
+	for _, taint := range node.Spec.Taints {
+		got = append(got, strings.TrimPrefix(taint.Key, "aws-node-termination-handler/"))
+	}
+	if !slices.Equal(got, kinds) {
+		m.Errorf("%s: taints %v, want %v", what, got, kinds)
+	}
+}
+
 // overview is what the last process tells of itself.
 func (m *machine) overview() overview.Overview {
 	m.Helper()
@@ -255,22 +268,26 @@ func TestATerminationByAutoScalingForcesNothing(t *testing.T) {
 }
 
 func TestARecommendationCordonsOrDrainsAsTheOptionsSay(t *testing.T) {
+	tainted := []string{"rebalance-recommendation"}
 	for name, tt := range map[string]struct {
 		monitoring, draining, cordoned bool
 		outcome                        intent.Outcome
 		evicted                        int
+		taints                         []string
 	}{
 		"neither":    {},
-		"monitoring": {monitoring: true, cordoned: true, outcome: intent.Cordoned},
-		"draining":   {draining: true, cordoned: true, outcome: intent.Drained, evicted: 1},
-		"both":       {monitoring: true, draining: true, cordoned: true, outcome: intent.Drained, evicted: 1},
+		"monitoring": {monitoring: true, cordoned: true, outcome: intent.Cordoned, taints: tainted},
+		"draining":   {draining: true, cordoned: true, outcome: intent.Drained, evicted: 1, taints: tainted},
+		"both":       {monitoring: true, draining: true, cordoned: true, outcome: intent.Drained, evicted: 1, taints: tainted},
 	} {
 		onMachine(t, func(m *machine) {
+			m.cordon.TaintEffect = corev1.TaintEffectNoSchedule
 			m.options.RebalanceMonitoring, m.options.RebalanceDraining = tt.monitoring, tt.draining
 			m.start()
 			m.metadata.Recommend(time.Now())
 			m.after(10 * time.Second)
 			m.want(name, tt.cordoned, tt.outcome, tt.evicted)
+			m.wantTaints(name, tt.taints...)
 			m.metadata.InterruptSpot("stop", time.Now().Add(2*time.Minute))
 			m.after(10 * time.Second)
 			m.want(name+", and a warning", true, intent.Drained, 1)
@@ -427,6 +444,7 @@ func (m *machine) rebootsFor(code string, begins time.Duration, reboots, listed 
 	m.metadata.Schedule(change)
 	m.after(30 * time.Second)
 	m.want("announced", true, intent.Drained, 1)
+	m.wantTaints("announced", "scheduled-maintenance")
 	stop()
 	m.after(time.Minute)
 	node, _ := m.node()
