@@ -274,6 +274,7 @@ func (s *scenario) blockAll(app string) error {
 // back when it needs them: only what is so half of the time is judged, and no other test plays beside this one.
 func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 	tier.Full(t, "a minute, and it compiles the released program")
+	// As hack/release builds it; make e2e-all has compiled it before.
 	released := filepath.Join(t.TempDir(), release.Name)
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", released, "../cmd/"+release.Name)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
