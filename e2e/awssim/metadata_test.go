@@ -52,7 +52,7 @@ func token(t *testing.T, m *awssim.Metadata, seconds string) string {
 
 func TestTheMetadataNeedsATokenThatIsValid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-1"})
+		m := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-0123456789abcdef0"})
 		const path = "/latest/meta-data/instance-id"
 		if status, _, _ := ask(t, m, "GET", path); status != 401 {
 			t.Errorf("without a token: %d", status)
@@ -61,7 +61,7 @@ func TestTheMetadataNeedsATokenThatIsValid(t *testing.T) {
 			t.Errorf("with a token of its own: %d", status)
 		}
 		given := token(t, m, "60")
-		if status, body, _ := ask(t, m, "GET", path, metadataToken, given); status != 200 || body != "i-1" {
+		if status, body, _ := ask(t, m, "GET", path, metadataToken, given); status != 200 || body != "i-0123456789abcdef0" {
 			t.Errorf("with a token: %d %q", status, body)
 		}
 		time.Sleep(time.Minute)
@@ -80,7 +80,7 @@ func TestTheMetadataNeedsATokenThatIsValid(t *testing.T) {
 }
 
 func TestMetadataWithOptionalTokensTakesARequestWithoutOne(t *testing.T) {
-	m := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-1", TokensOptional: true})
+	m := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-0123456789abcdef0", TokensOptional: true})
 	if status, _, _ := ask(t, m, "GET", "/latest/meta-data/instance-id"); status != 200 {
 		t.Errorf("without a token: %d", status)
 	}
@@ -91,7 +91,7 @@ func TestMetadataWithOptionalTokensTakesARequestWithoutOne(t *testing.T) {
 
 func TestATokenDoesNotTravelFurtherThanTheHopLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-1", HopLimit: 2})
+		m := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-0123456789abcdef0", HopLimit: 2})
 		m.SetHops(2)
 		token(t, m, "60")
 		m.SetHops(3)
@@ -103,7 +103,7 @@ func TestATokenDoesNotTravelFurtherThanTheHopLimit(t *testing.T) {
 
 func TestAnnouncementsAreItems(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	m := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-1", TokensOptional: true})
+	m := awssim.NewMetadata(awssim.MetadataOptions{Instance: "i-0123456789abcdef0", TokensOptional: true})
 	get := func(path string) string {
 		status, body, _ := ask(t, m, "GET", "/latest/meta-data/"+path)
 		if status == 404 {

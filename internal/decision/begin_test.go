@@ -219,7 +219,7 @@ func TestAnImpairedInstanceWaitsForNoRule(t *testing.T) {
 	p := Policy{NodeGracePeriod: 2 * time.Minute, Rules: Rules{Nodes: []NodeRule{
 		{Name: "cordoned", Do: Cordoning, Before: -1, Within: night, Limit: Limit{Nodes: "1"}},
 	}}}
-	d := Decide(notice.Notice{Kind: notice.InstanceImpaired, ID: "x", Time: noon, Instances: []string{"i-0"}}, Facts{Ownership: Ours, State: Running, Now: noon}, p)
+	d := Decide(notice.Notice{Kind: notice.InstanceImpaired, ID: "x", Time: noon, Instances: []string{"i-0123456789abcdef0"}}, Facts{Ownership: Ours, State: Running, Now: noon}, p)
 	e := intent.Entry{Kind: notice.InstanceImpaired, Time: noon, Terms: d.Terms}
 	opens, limit := p.Opens(intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{e}}, noon)
 	if d.Action != Cordon || d.Terms.Rule != "cordoned" || opens.After(noon) || limit != nil {
@@ -238,7 +238,7 @@ func TestNoWindowIsAwaitedWithoutADeadline(t *testing.T) {
 			NodeGracePeriod: 2 * time.Minute,
 			Rules:           Rules{Nodes: []NodeRule{{Name: "nights", Do: Draining, Before: -1, Within: night}}},
 		}
-		n := notice.Notice{Kind: kind, ID: "x", Time: noon, Instances: []string{"i-0"}, Deadline: noon.Add(-time.Minute)}
+		n := notice.Notice{Kind: kind, ID: "x", Time: noon, Instances: []string{"i-0123456789abcdef0"}, Deadline: noon.Add(-time.Minute)}
 		d := Decide(n, Facts{Ownership: Ours, State: Running, Now: noon}, p)
 		opens, _ := p.Opens(intent.Intent{Version: 1, HeldBack: true, Entries: []intent.Entry{{Kind: kind, Time: noon, Terms: d.Terms}}}, noon)
 		if begins := max(0, opens.Sub(noon)); begins != want {

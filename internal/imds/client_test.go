@@ -204,7 +204,7 @@ func TestTheIdentityIsThatOfTheDocument(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("%v, %+v", err, got)
 		}
-		for _, body := range []string{"{}", "null", "<html>", `{"pendingTime":"yesterday","instanceId":"i-1"}`} {
+		for _, body := range []string{"{}", "null", "<html>", `{"pendingTime":"yesterday","instanceId":"` + own + `"}`} {
 			m.SetFault(awssim.MetadataFault{Prefix: "/dynamic", Body: body})
 			if got, err := c.Identity(t.Context()); err == nil {
 				t.Errorf("%s: %+v", body, got)
@@ -252,7 +252,7 @@ func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { re
 // Whatever answers at the address: there is an error or a notice, and no panic.
 func FuzzAnswers(f *testing.F) {
 	f.Add(200, "token==", "21600", 200, `{"action":"terminate","time":"2026-09-18T08:22:00Z"}`)
-	f.Add(404, "", "", 200, `[{"EventId":"e","State":"active"}]`)
+	f.Add(404, "", "", 200, `[{"EventId":"instance-event-00000000000000001","State":"active"}]`)
 	f.Add(200, "\x00", "-1", 401, "")
 	f.Add(200, "t", "99999999999999999999", 404, "Terminated")
 	f.Fuzz(func(t *testing.T, tokenStatus int, token, ttl string, status int, body string) {
@@ -264,7 +264,7 @@ func FuzzAnswers(f *testing.F) {
 			}
 			return answer, nil
 		}))
-		p := Poller{Metadata: c, Identity: Identity{Instance: own}, Handler: &handler{changes: []string{"e"}}}
+		p := Poller{Metadata: c, Identity: Identity{Instance: own}, Handler: &handler{changes: []string{"instance-event-00000000000000001"}}}
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		_, _ = c.Identity(ctx)

@@ -25,7 +25,7 @@ func storm() *overview.Overview {
 		At: now, Source: overview.Leader, Leader: "node-termination-handler-7d9c-abcde",
 		LeadsSince: ago(7*time.Hour + 5*time.Second), Transitions: 7,
 		Queue:     &overview.Queue{InFlight: 5, Oldest: ago(2*time.Hour + 3*time.Minute), LastReceive: ago(4 * time.Second)},
-		Held:      []overview.Held{{Instance: "i-04", Until: now.Add(time.Minute)}, {Instance: "i-05", Until: now.Add(24 * time.Hour)}},
+		Held:      []overview.Held{{Instance: "i-00000000000000004", Until: now.Add(time.Minute)}, {Instance: "i-00000000000000005", Until: now.Add(24 * time.Hour)}},
 		Policy:    &overview.Policy{Rules: 3, Problem: "line 7: there is no action drian"},
 		Unseen:    []string{"lifecycle hooks whose notices are lost, since 10:00: AccessDenied"},
 		LeftAlone: []string{"ip-10-0-3-1"},
@@ -45,7 +45,7 @@ func storm() *overview.Overview {
 		},
 		Nodes: []overview.Node{
 			{
-				Name: "ip-10-0-1-1", Instance: "i-01", Kind: "spot-interruption", Stage: overview.Draining,
+				Name: "ip-10-0-1-1", Instance: "i-00000000000000001", Kind: "spot-interruption", Stage: overview.Draining,
 				Since: ago(110 * time.Second), CordonedAt: ago(110 * time.Second), Deadline: now.Add(10 * time.Second),
 				Pods: &overview.Pods{Left: 4, Forced: 1, Gone: 8},
 				WaitsFor: []overview.Wait{
@@ -55,7 +55,7 @@ func storm() *overview.Overview {
 				MoreWaits: 2,
 			},
 			{
-				Name: "ip-10-0-1-2", Instance: "i-02", Kind: "asg-terminate", Rule: "gpus-first", Stage: overview.Detaching,
+				Name: "ip-10-0-1-2", Instance: "i-00000000000000002", Kind: "asg-terminate", Rule: "gpus-first", Stage: overview.Detaching,
 				Since: ago(4 * time.Minute), Deadline: now.Add(time.Hour + 5*time.Minute), Pods: &overview.Pods{Gone: 3}, PodsGone: ago(time.Second),
 				Hooks:    []overview.Hook{{Group: "workers", Name: "drain-me"}},
 				WaitsFor: []overview.Wait{{Cause: overview.Volume, Name: "pvc-1", Why: "a volume is still attached"}},

@@ -355,12 +355,12 @@ func TestQueueAndPolicyAreShown(t *testing.T) {
 	o := overview.Overview{
 		At: now, Source: overview.Leader, Leader: "handler-0", LeadsSince: now.Add(-time.Minute), Transitions: 7,
 		Queue:  &overview.Queue{InFlight: 3, Oldest: now.Add(-96 * time.Second), LastReceive: now.Add(-2 * time.Minute)},
-		Held:   []overview.Held{{Instance: "i-04", Until: now.Add(time.Minute)}},
+		Held:   []overview.Held{{Instance: "i-00000000000000004", Until: now.Add(time.Minute)}},
 		Policy: &overview.Policy{Rules: 2, Problem: "line 3: no such field"},
 	}
 	html := render(t, o, overview.History{})
 	contains(t, section(t, html, "handler"), "Leader handler-0, leads since 03:11:45Z, transition 7",
-		"Held messages about instances whose Nodes are waited for: i-04 (until 03:13:45Z)", "Messages held by this leader 3", "received 1m36s ago", "2m ago",
+		"Held messages about instances whose Nodes are waited for: i-00000000000000004 (until 03:13:45Z)", "Messages held by this leader 3", "received 1m36s ago", "2m ago",
 		"2 rules. The file of now does not count: line 3: no such field")
 	contains(t, html, `<dd class="late"><bdi>2m ago`)
 	o.Queue.LastReceive = time.Time{}

@@ -25,7 +25,7 @@ var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 func full() overview.Episode {
 	slack := 82.5
 	return overview.Episode{
-		Node: "node-1", Instance: "i-1", Kind: "spot-interruption", Rule: "spot", Outcome: "missed", Known: overview.Everything,
+		Node: "node-1", Instance: "i-0123456789abcdef0", Kind: "spot-interruption", Rule: "spot", Outcome: "missed", Known: overview.Everything,
 		Notices: []overview.Notice{
 			{Kind: "rebalance-recommendation", At: noon.Add(-time.Minute)},
 			{Kind: "spot-interruption", At: noon, Deadline: noon.Add(2 * time.Minute)},
@@ -49,7 +49,7 @@ func TestTheKeysOfTheLogLineAreStable(t *testing.T) {
 	var log logtest.Log
 	NewRecorder(log.Logger()).Add(full())
 	got := strings.TrimSpace(log.String())
-	want := `info episode node=node-1 instance=i-1 kind=spot-interruption rule=spot outcome=missed known=everything ` +
+	want := `info episode node=node-1 instance=i-0123456789abcdef0 kind=spot-interruption rule=spot outcome=missed known=everything ` +
 		`notices="[rebalance-recommendation 2026-11-20T11:59:00Z spot-interruption 2026-11-20T12:00:00Z]" heldBack="too many" ` +
 		`began=2026-11-20T11:59:00Z cordonedAt=2026-11-20T12:00:00Z firstAsked=2026-11-20T12:00:01Z lastAsked=2026-11-20T12:00:02Z ` +
 		`podsGone=2026-11-20T12:00:37Z deadline=2026-11-20T12:02:00Z slackSeconds=82.5 evicted=3 forced=1 ended=2 missed=1 lost=1 ` +

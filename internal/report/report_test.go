@@ -52,7 +52,7 @@ func TestEveryObserverIsToldEverything(t *testing.T) {
 
 func TestANodeTellsOfItsEpisodesThatHaveEnded(t *testing.T) {
 	at := time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
-	ref := cluster.Ref{Name: "a", Instance: "i-1"}
+	ref := cluster.Ref{Name: "a", Instance: "i-0123456789abcdef0"}
 	last := &intent.Ended{Kind: notice.SpotInterruption, Outcome: intent.Missed, Began: at.Add(-time.Hour), FinishedAt: at.Add(-58 * time.Minute)}
 	now := intent.Intent{}.With(intent.Entry{Kind: notice.RebalanceRecommendation, Time: at}, nil, at)
 	ended := now

@@ -20,7 +20,12 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
-const interval = time.Minute
+const (
+	interval = time.Minute
+	ours     = "i-0123456789abcdef0" // an instance of a Node
+	another  = "i-0123456789abcdef1" // of another Node
+	theirs   = "i-0fedcba9876543210" // of none
+)
 
 // world is EC2 and the cluster.
 type world struct {
@@ -145,11 +150,11 @@ func event(id string, edits ...func(*instance.ScheduledEvent)) instance.Schedule
 }
 
 func TestAnEventOfANodeIsHandledOnceAsANotice(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1"), event("i-foreign")}}
+	w := &world{nodes: []string{ours}, events: []instance.ScheduledEvent{event(ours), event(theirs)}}
 	play(t, w, func(after func(int)) { after(10) })
 	want := notice.Notice{
 		Kind: notice.ScheduledChange, ID: "instance-event-00000000000000001-20261201T100000Z", Change: "instance-event-00000000000000001",
-		Time: w.start.Add(w.asked[0]).UTC(), Deadline: event("").NotBefore, Instances: []string{"i-1"},
+		Time: w.start.Add(w.asked[0]).UTC(), Deadline: event("").NotBefore, Instances: []string{ours},
 		Detail: "instance-retirement",
 	}
 	if diff := cmp.Diff([]notice.Notice{want}, w.handled); diff != "" {
@@ -165,14 +170,14 @@ func TestAnEventOfANodeIsHandledOnceAsANotice(t *testing.T) {
 func TestWhatIsKnownIsLeftAlone(t *testing.T) {
 	over := func(e *instance.ScheduledEvent) { e.Over = true }
 	for name, w := range map[string]*world{
-		"a Node has heard of it":             {events: []instance.ScheduledEvent{event("i-1")}, heard: []string{"instance-event-00000000000000001-20261201T100000Z"}},
-		"it is over, and no Node carries it": {events: []instance.ScheduledEvent{event("i-1", over)}},
+		"a Node has heard of it":             {events: []instance.ScheduledEvent{event(ours)}, heard: []string{"instance-event-00000000000000001-20261201T100000Z"}},
+		"it is over, and no Node carries it": {events: []instance.ScheduledEvent{event(ours, over)}},
 		"it is listed, and a Node carries it": {
-			events: []instance.ScheduledEvent{event("i-1")}, heard: []string{"instance-event-00000000000000001-20261201T100000Z"},
-			carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001"}},
+			events: []instance.ScheduledEvent{event(ours)}, heard: []string{"instance-event-00000000000000001-20261201T100000Z"},
+			carried: map[string]intent.Entry{ours: {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001"}},
 		},
 	} {
-		w.nodes = []string{"i-1"}
+		w.nodes = []string{ours}
 		play(t, w, func(after func(int)) { after(5) })
 		if len(w.handled) > 0 {
 			t.Errorf("%s: handled %+v", name, w.handled)
@@ -181,12 +186,12 @@ func TestWhatIsKnownIsLeftAlone(t *testing.T) {
 }
 
 func TestWhatANodeCarriesAndEC2DoesNotListEndsAfterTwoPolls(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", IDs: []string{"x"}}}}
+	w := &world{nodes: []string{ours}, carried: map[string]intent.Entry{ours: {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001", IDs: []string{"x"}}}}
 	play(t, w, func(after func(int)) {
 		if after(1); len(w.handled) > 0 {
 			t.Fatalf("over after one poll: %+v", w.handled)
 		}
-		w.events = []instance.ScheduledEvent{event("i-1")}
+		w.events = []instance.ScheduledEvent{event(ours)}
 		w.heard = []string{"instance-event-00000000000000001-20261201T100000Z"}
 		after(1)
 		w.events = nil
@@ -195,15 +200,15 @@ func TestWhatANodeCarriesAndEC2DoesNotListEndsAfterTwoPolls(t *testing.T) {
 		}
 		after(5)
 	})
-	if len(w.handled) != 1 || !w.handled[0].Ended || w.handled[0].Change != "instance-event-00000000000000001" || w.handled[0].Instances[0] != "i-1" {
+	if len(w.handled) != 1 || !w.handled[0].Ended || w.handled[0].Change != "instance-event-00000000000000001" || w.handled[0].Instances[0] != ours {
 		t.Errorf("handled %+v, want its end once", w.handled)
 	}
 }
 
 func TestAFailedPollForgetsNothingAndEndsNothing(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1", "i-2"}, impaired: []instance.Impairment{{Instance: "i-2", Checks: []string{"system"}}},
-		carried: map[string]intent.Entry{"i-1": {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001"}},
+		nodes: []string{ours, another}, impaired: []instance.Impairment{{Instance: another, Checks: []string{"system"}}},
+		carried: map[string]intent.Entry{ours: {Kind: notice.ScheduledChange, Change: "instance-event-00000000000000001"}},
 	}
 	play(t, w, func(after func(int)) {
 		after(1)
@@ -223,7 +228,7 @@ func TestAFailedPollForgetsNothingAndEndsNothing(t *testing.T) {
 }
 
 func TestANoticeThatFailsIsHandledAgain(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, fails: 2}
+	w := &world{nodes: []string{ours}, events: []instance.ScheduledEvent{event(ours)}, fails: 2}
 	play(t, w, func(after func(int)) { after(6) })
 	if len(w.handled) != 3 {
 		t.Errorf("handled %+v, want the same three times", w.handled)
@@ -232,7 +237,7 @@ func TestANoticeThatFailsIsHandledAgain(t *testing.T) {
 
 // The instance lacked the tag, maybe.
 func TestANoticeThatNoNodeCarriesIsHandledAgainAfterAnHour(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}}
+	w := &world{nodes: []string{ours}, events: []instance.ScheduledEvent{event(ours)}}
 	play(t, w, func(after func(int)) { after(100) })
 	if len(w.handled) != 2 {
 		t.Errorf("handled %d times in %s, want 2", len(w.handled), w.asked[len(w.asked)-1])
@@ -240,7 +245,7 @@ func TestANoticeThatNoNodeCarriesIsHandledAgainAfterAnHour(t *testing.T) {
 }
 
 func TestWhatAPollHasBegunEndsWithIt(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, hangs: true}
+	w := &world{nodes: []string{ours}, events: []instance.ScheduledEvent{event(ours)}, hangs: true}
 	play(t, w, func(after func(int)) { after(90) }) // play returns when Run has returned
 	if len(w.handled) != 1 {
 		t.Errorf("handled %d times what goes on", len(w.handled))
@@ -253,7 +258,7 @@ func TestAPollThatMayNotAskSaysSoOnceAndPausesLongerAndLonger(t *testing.T) {
 		"InvalidAction":         {"check whether the VPC has an endpoint for EC2", " false"},
 	} {
 		t.Run(code, func(t *testing.T) {
-			w := &world{nodes: []string{"i-1"}, events: []instance.ScheduledEvent{event("i-1")}, err: fmt.Errorf("no: %w: %w", instance.ErrStatusDenied, &smithy.GenericAPIError{Code: code})}
+			w := &world{nodes: []string{ours}, events: []instance.ScheduledEvent{event(ours)}, err: fmt.Errorf("no: %w: %w", instance.ErrStatusDenied, &smithy.GenericAPIError{Code: code})}
 			var polls *Poll
 			play(t, w, func(after func(int)) {
 				after(3)
@@ -285,8 +290,8 @@ func TestAPollThatMayNotAskSaysSoOnceAndPausesLongerAndLonger(t *testing.T) {
 }
 
 func TestAnImpairmentIsToldOfOnceForEachTimeItBegins(t *testing.T) {
-	both := []instance.Impairment{{Instance: "i-1", Checks: []string{"instance", "system"}}, {Instance: "i-foreign", Checks: []string{"system"}}}
-	w := &world{nodes: []string{"i-1"}, impaired: both}
+	both := []instance.Impairment{{Instance: ours, Checks: []string{"instance", "system"}}, {Instance: theirs, Checks: []string{"system"}}}
+	w := &world{nodes: []string{ours}, impaired: both}
 	play(t, w, func(after func(int)) {
 		if after(2); len(w.told) > 0 {
 			t.Errorf("told %v after %s", w.told, w.asked[1]-w.asked[0])
@@ -301,16 +306,16 @@ func TestAnImpairmentIsToldOfOnceForEachTimeItBegins(t *testing.T) {
 		w.impaired = both
 		after(5)
 	})
-	if diff := cmp.Diff([]string{"i-1 instance, system", "i-1 instance, system"}, w.told); diff != "" || len(w.handled) > 0 {
+	if diff := cmp.Diff([]string{ours + " instance, system", ours + " instance, system"}, w.told); diff != "" || len(w.handled) > 0 {
 		t.Errorf("handled %+v; told (-want +got):\n%s", w.handled, diff)
 	}
 }
 
 func TestAnImpairmentIsANoticeIfItIsToBeDrainedFor(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, impaired: []instance.Impairment{{Instance: "i-1", Checks: []string{"system"}, Since: time.Date(1999, 12, 31, 23, 0, 0, 0, time.UTC)}}}
+	w := &world{nodes: []string{ours}, impaired: []instance.Impairment{{Instance: ours, Checks: []string{"system"}, Since: time.Date(1999, 12, 31, 23, 0, 0, 0, time.UTC)}}}
 	play(t, w, func(after func(int)) { after(5) }, func(p *Poll) { p.DrainImpaired = true })
 	want := notice.Notice{
-		Kind: notice.InstanceImpaired, ID: "impaired-19991231T230000Z", Time: w.start.Add(w.asked[0]).UTC(), Instances: []string{"i-1"}, Detail: "system",
+		Kind: notice.InstanceImpaired, ID: "impaired-19991231T230000Z", Time: w.start.Add(w.asked[0]).UTC(), Instances: []string{ours}, Detail: "system",
 	}
 	if diff := cmp.Diff([]notice.Notice{want}, w.handled); diff != "" {
 		t.Errorf("handled (-want +got):\n%s", diff)
@@ -322,7 +327,7 @@ func TestManyImpairedInstancesAreToldOfAndNotDrained(t *testing.T) {
 	w := &world{}
 	var unseen func() string
 	for k := range 20 {
-		id := fmt.Sprint("i-", k)
+		id := fmt.Sprintf("i-%017x", k)
 		w.nodes = append(w.nodes, id)
 		if k < 6 {
 			w.impaired = append(w.impaired, instance.Impairment{Instance: id, Since: time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)})
@@ -347,7 +352,7 @@ func TestManyImpairedInstancesAreToldOfAndNotDrained(t *testing.T) {
 
 func TestAnImpairmentOfLongAgoIsToldOfAtTheFirstPoll(t *testing.T) {
 	long := time.Date(1999, 12, 31, 23, 0, 0, 0, time.UTC)
-	w := &world{nodes: []string{"i-1"}, impaired: []instance.Impairment{{Instance: "i-1", Checks: []string{"system"}, Since: long}}}
+	w := &world{nodes: []string{ours}, impaired: []instance.Impairment{{Instance: ours, Checks: []string{"system"}, Since: long}}}
 	play(t, w, func(after func(int)) {
 		if after(1); len(w.told) != 1 || w.asked[0] > interval*11/10 {
 			t.Errorf("told %v by the first poll, after %s", w.told, w.asked[0])

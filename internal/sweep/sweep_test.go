@@ -22,7 +22,11 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/search"
 )
 
-const interval = 30 * time.Second
+const (
+	interval = 30 * time.Second
+	ours     = "i-0123456789abcdef0" // an instance of a Node
+	theirs   = "i-0fedcba9876543210" // one of none
+)
 
 var oneHook = map[string][]asg.TerminationHook{"workers": {{Name: "drain"}}}
 
@@ -176,8 +180,8 @@ func play(t *testing.T, w *world, story func(after func(sweeps int))) {
 
 func TestAHookThatWaitsAtTwoSweepsIsHandledOnce(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1"}, hooks: map[string][]asg.TerminationHook{"workers": {{Name: "drain"}, {Name: "others", Target: "arn:aws:sns:::others"}}},
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}, {Instance: "i-foreign", Group: "workers"}},
+		nodes: []string{ours}, hooks: map[string][]asg.TerminationHook{"workers": {{Name: "drain"}, {Name: "others", Target: "arn:aws:sns:::others"}}},
+		waiting: []asg.Waiting{{Instance: ours, Group: "workers"}, {Instance: theirs, Group: "workers"}},
 	}
 	play(t, w, func(after func(int)) {
 		if after(1); len(w.handled) > 0 {
@@ -189,7 +193,7 @@ func TestAHookThatWaitsAtTwoSweepsIsHandledOnce(t *testing.T) {
 		first, second := w.start.Add(w.asked[0]).UTC(), w.start.Add(w.asked[1]).UTC()
 		want := notice.Notice{
 			Kind: notice.ASGTerminate, ID: "sweep-drain-" + first.Format(time.RFC3339), Time: second,
-			Instances: []string{"i-1"}, Hook: notice.Hook{Group: "workers", Name: "drain"},
+			Instances: []string{ours}, Hook: notice.Hook{Group: "workers", Name: "drain"},
 		}
 		if diff := gocmp.Diff(want, w.handled[0]); diff != "" || w.asked[1] > 2*interval*11/10 {
 			t.Errorf("%s after the start, notice (-want +got):\n%s", w.asked[1], diff)
@@ -198,7 +202,7 @@ func TestAHookThatWaitsAtTwoSweepsIsHandledOnce(t *testing.T) {
 		// It leaves, comes back and is terminated again.
 		w.waiting = nil
 		after(1)
-		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		w.waiting = []asg.Waiting{{Instance: ours, Group: "workers"}}
 		if after(2); len(w.handled) != 2 || w.handled[0].ID == w.handled[1].ID {
 			t.Errorf("the next action: handled %+v", w.handled)
 		}
@@ -213,12 +217,12 @@ func TestAHookThatWaitsAtTwoSweepsIsHandledOnce(t *testing.T) {
 // Its root volume is replaced, and it is terminated right after that: no sweep comes in between.
 func TestAnInstanceThatWaitsForSomethingElseWaitsForAnotherAction(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1"}, hooks: oneHook,
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers", ReplacesRoot: true}},
+		nodes: []string{ours}, hooks: oneHook,
+		waiting: []asg.Waiting{{Instance: ours, Group: "workers", ReplacesRoot: true}},
 	}
 	play(t, w, func(after func(int)) {
 		after(2)
-		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		w.waiting = []asg.Waiting{{Instance: ours, Group: "workers"}}
 		if after(1); len(w.handled) != 1 {
 			t.Fatalf("the next notice had no time to come: handled %+v", w.handled)
 		}
@@ -233,17 +237,17 @@ func TestAnInstanceThatWaitsForSomethingElseWaitsForAnotherAction(t *testing.T) 
 // Without names, a notice about one hook leaves the others of the action to their owners, and no hook of
 // an action that comes later.
 func TestANoticeCountsForItsOwnActionAlone(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, hooks: oneHook}
+	w := &world{nodes: []string{ours}, hooks: oneHook}
 	play(t, w, func(after func(int)) {
 		after(2)
 		w.event = time.Now().Add(-5 * time.Second) // AWS's clock is behind
-		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		w.waiting = []asg.Waiting{{Instance: ours, Group: "workers"}}
 		if after(4); len(w.handled) > 0 {
 			t.Fatalf("a notice has told of the action: handled %+v", w.handled)
 		}
 		w.waiting = nil
 		after(2)
-		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		w.waiting = []asg.Waiting{{Instance: ours, Group: "workers"}}
 		if after(2); len(w.handled) != 1 {
 			t.Errorf("the next action: handled %+v", w.handled)
 		}
@@ -252,15 +256,15 @@ func TestANoticeCountsForItsOwnActionAlone(t *testing.T) {
 
 // Its Node is deleted meanwhile, and another one comes.
 func TestANoticeCountsForTheActionWhateverNodesTheInstanceHas(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, hooks: oneHook}
+	w := &world{nodes: []string{ours}, hooks: oneHook}
 	play(t, w, func(after func(int)) {
 		after(2)
 		w.event = time.Now()
-		w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+		w.waiting = []asg.Waiting{{Instance: ours, Group: "workers"}}
 		after(2)
 		w.nodes = nil
 		after(3)
-		w.nodes = []string{"i-1"}
+		w.nodes = []string{ours}
 		after(3)
 	})
 	if len(w.handled) > 0 {
@@ -271,8 +275,8 @@ func TestANoticeCountsForTheActionWhateverNodesTheInstanceHas(t *testing.T) {
 // Nobody knows whether the instance was waiting before the first sweep.
 func TestANoticeOfAnyAgeCountsForAnActionThatIsAsOldAsTheTerm(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1"}, hooks: oneHook, event: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC),
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+		nodes: []string{ours}, hooks: oneHook, event: time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC),
+		waiting: []asg.Waiting{{Instance: ours, Group: "workers"}},
 	}
 	play(t, w, func(after func(int)) { after(4) })
 	if len(w.handled) > 0 {
@@ -287,8 +291,8 @@ func TestWhatIsNotLostIsLeftAlone(t *testing.T) {
 		"the hook is another program's, by its name": {names: []string{"ours"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w.nodes, w.hooks = []string{"i-1"}, oneHook
-			w.waiting = []asg.Waiting{{Instance: "i-1", Group: "workers"}}
+			w.nodes, w.hooks = []string{ours}, oneHook
+			w.waiting = []asg.Waiting{{Instance: ours, Group: "workers"}}
 			play(t, w, func(after func(int)) { after(4) })
 			if len(w.handled) > 0 || w.lost > 0 {
 				t.Errorf("handled %+v, counted %d", w.handled, w.lost)
@@ -299,8 +303,8 @@ func TestWhatIsNotLostIsLeftAlone(t *testing.T) {
 
 func TestANoticeThatAsksForNothingIsNotCountedAsLost(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1"}, hooks: oneHook, idle: true,
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+		nodes: []string{ours}, hooks: oneHook, idle: true,
+		waiting: []asg.Waiting{{Instance: ours, Group: "workers"}},
 	}
 	play(t, w, func(after func(int)) { after(4) })
 	if len(w.handled) != 1 || w.lost > 0 {
@@ -311,8 +315,8 @@ func TestANoticeThatAsksForNothingIsNotCountedAsLost(t *testing.T) {
 // To ask whether a hook waits begins its timeout anew.
 func TestNoHookIsHeldOfAnInstanceOfAnotherCluster(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1"}, hooks: oneHook, foreign: true,
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+		nodes: []string{ours}, hooks: oneHook, foreign: true,
+		waiting: []asg.Waiting{{Instance: ours, Group: "workers"}},
 	}
 	play(t, w, func(after func(int)) { after(30) })
 	if w.waits > 0 || len(w.handled) > 0 || w.lost > 0 {
@@ -324,8 +328,8 @@ func TestNoHookIsHeldOfAnInstanceOfAnotherCluster(t *testing.T) {
 func TestHooksOfEKSAreLeftToItUnlessTheyAreNamed(t *testing.T) {
 	for want, names := range map[int][]string{0: nil, 1: {"drain"}} {
 		w := &world{
-			nodes: []string{"i-1"}, hooks: oneHook, names: names,
-			waiting: []asg.Waiting{{Instance: "i-1", Group: "workers", EKS: true}},
+			nodes: []string{ours}, hooks: oneHook, names: names,
+			waiting: []asg.Waiting{{Instance: ours, Group: "workers", EKS: true}},
 		}
 		play(t, w, func(after func(int)) { after(4) })
 		if len(w.handled) != want {
@@ -336,8 +340,8 @@ func TestHooksOfEKSAreLeftToItUnlessTheyAreNamed(t *testing.T) {
 
 func TestANoticeThatFailsIsHandledAgain(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1"}, hooks: oneHook, fails: 2,
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+		nodes: []string{ours}, hooks: oneHook, fails: 2,
+		waiting: []asg.Waiting{{Instance: ours, Group: "workers"}},
 	}
 	play(t, w, func(after func(int)) { after(6) })
 	if len(w.handled) != 3 || w.handled[0].ID != w.handled[2].ID {
@@ -347,8 +351,8 @@ func TestANoticeThatFailsIsHandledAgain(t *testing.T) {
 
 func TestWhatASweepHasBegunEndsWithIt(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1"}, hooks: oneHook, hangs: true,
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+		nodes: []string{ours}, hooks: oneHook, hangs: true,
+		waiting: []asg.Waiting{{Instance: ours, Group: "workers"}},
 	}
 	play(t, w, func(after func(int)) { after(5) }) // play returns when Run has returned
 	if len(w.handled) != 1 {
@@ -357,7 +361,7 @@ func TestWhatASweepHasBegunEndsWithIt(t *testing.T) {
 }
 
 func TestAnInstanceThatIsRetainedIsToldOnce(t *testing.T) {
-	w := &world{nodes: []string{"i-1"}, waiting: []asg.Waiting{{Instance: "i-1", Group: "workers", Retained: true}, {Instance: "i-2", Group: "workers", Retained: true}}}
+	w := &world{nodes: []string{ours}, waiting: []asg.Waiting{{Instance: ours, Group: "workers", Retained: true}, {Instance: theirs, Group: "workers", Retained: true}}}
 	play(t, w, func(after func(int)) {
 		if after(3); w.kept != 1 {
 			t.Errorf("%d are retained, want 1", w.kept)
@@ -365,7 +369,7 @@ func TestAnInstanceThatIsRetainedIsToldOnce(t *testing.T) {
 		w.waiting = nil
 		after(1)
 	})
-	if diff := gocmp.Diff([]string{"i-1"}, w.retained); diff != "" || len(w.handled) > 0 || w.kept != 0 {
+	if diff := gocmp.Diff([]string{ours}, w.retained); diff != "" || len(w.handled) > 0 || w.kept != 0 {
 		t.Errorf("handled %+v, %d are retained at the end; told (-want +got):\n%s", w.handled, w.kept, diff)
 	}
 }
@@ -386,8 +390,8 @@ func TestSweepsThatFailPauseForLongerAndSayItOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{
-				nodes: []string{"i-1"}, hooks: oneHook, err: fails.err,
-				waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+				nodes: []string{ours}, hooks: oneHook, err: fails.err,
+				waiting: []asg.Waiting{{Instance: ours, Group: "workers"}},
 			}
 			play(t, w, func(after func(int)) {
 				after(8)
@@ -421,8 +425,8 @@ func TestSweepsThatFailPauseForLongerAndSayItOnce(t *testing.T) {
 
 func TestAFailedSweepForgetsNothing(t *testing.T) {
 	w := &world{
-		nodes: []string{"i-1"}, hooks: oneHook,
-		waiting: []asg.Waiting{{Instance: "i-1", Group: "workers"}},
+		nodes: []string{ours}, hooks: oneHook,
+		waiting: []asg.Waiting{{Instance: ours, Group: "workers"}},
 	}
 	play(t, w, func(after func(int)) {
 		after(1)
@@ -439,7 +443,7 @@ func TestAFailedSweepForgetsNothing(t *testing.T) {
 }
 
 func TestGroupsWhoseHooksAreNotReadAreNamedInOrder(t *testing.T) {
-	w := &world{nodes: []string{"i-0", "i-1", "i-2", "i-3"}, hooksErr: map[string]error{}}
+	w := &world{nodes: []string{"i-00000000000000000", "i-00000000000000001", "i-00000000000000002", "i-00000000000000003"}, hooksErr: map[string]error{}}
 	for k, id := range w.nodes {
 		group := fmt.Sprint("group-", k)
 		w.waiting = append(w.waiting, asg.Waiting{Instance: id, Group: group})

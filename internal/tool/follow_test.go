@@ -73,7 +73,7 @@ func followed(t *testing.T, interrupt time.Duration, changes ...change) (printed
 		s := &sentNotice{
 			target: &target{
 				Session: &Session{Options: &options.Options{}, client: client, origin: &Origin{release: &Release{}}}, node: node, kind: notice.SpotInterruption,
-				notice: sample.Notice{ID: "e", Instance: "i-1"},
+				notice: sample.Notice{ID: "e", Instance: "i-0123456789abcdef0"},
 			},
 			sent: sent, deadline: sent.Add(2 * time.Minute), leaving: map[types.UID]string{"1": "p"}, out: &out,
 		}
@@ -91,7 +91,7 @@ func TestADrainIsFollowedToItsEnd(t *testing.T) {
 		change{after: 8500 * time.Millisecond, event: "e", podGone: true, outcome: intent.Drained})
 	want := `
 spot-interruption e: the node must be empty in 120 s
-     0 s  notice sent about instance i-1
+     0 s  notice sent about instance i-0123456789abcdef0
      2 s  node held back, 1 of 1 pod left
      4 s  node cordoned, 1 of 1 pod left
      7 s  node cordoned, 0 of 1 pod left

@@ -337,12 +337,12 @@ func TestANodeWithAnotherProviderIDIsFoundByItsName(t *testing.T) {
 	s.gatherer = &doctor.Gatherer{AWS: doctor.AWS{DescribeInstances: func(_ context.Context, in *ec2.DescribeInstancesInput, _ ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error) {
 		out := &ec2.DescribeInstancesOutput{}
 		if slices.Contains(in.Filters[0].Values, "near") {
-			out.Reservations = []ec2types.Reservation{{Instances: []ec2types.Instance{{InstanceId: new("i-1"), PrivateDnsName: new("near")}}}}
+			out.Reservations = []ec2types.Reservation{{Instances: []ec2types.Instance{{InstanceId: new("i-0123456789abcdef0"), PrivateDnsName: new("near")}}}}
 		}
 		return out, nil
 	}}}
 	for name, want := range map[string]struct{ instance, err string }{
-		"near": {"i-1", ""},
+		"near": {"i-0123456789abcdef0", ""},
 		"far": {"", "EC2 in us-east-1, asked as me, does not know an instance with the private DNS name far, as the provider id gce://project/zone/far is none of EC2, " +
 			"of node far: is it in another account or region?"},
 	} {
