@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
@@ -27,6 +26,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 )
 
 // A call is an operation of a client of the AWS SDK.
@@ -69,25 +70,7 @@ type AWS struct {
 
 	DescribeTargetHealth call[elb.DescribeTargetHealthInput, elb.DescribeTargetHealthOutput, elb.Options]
 
-	DescribeAutoScalingGroups call[
-		autoscaling.DescribeAutoScalingGroupsInput, autoscaling.DescribeAutoScalingGroupsOutput, autoscaling.Options,
-	]
-	DescribeLifecycleHooks call[
-		autoscaling.DescribeLifecycleHooksInput, autoscaling.DescribeLifecycleHooksOutput, autoscaling.Options,
-	]
-	DescribeAutoScalingInstances call[
-		autoscaling.DescribeAutoScalingInstancesInput, autoscaling.DescribeAutoScalingInstancesOutput, autoscaling.Options,
-	]
-	SetInstanceHealth call[
-		autoscaling.SetInstanceHealthInput, autoscaling.SetInstanceHealthOutput, autoscaling.Options,
-	]
-	CompleteLifecycleAction call[
-		autoscaling.CompleteLifecycleActionInput, autoscaling.CompleteLifecycleActionOutput, autoscaling.Options,
-	]
-	RecordLifecycleActionHeartbeat call[
-		autoscaling.RecordLifecycleActionHeartbeatInput, autoscaling.RecordLifecycleActionHeartbeatOutput,
-		autoscaling.Options,
-	]
+	asg.API
 }
 
 // explain turns an error of AWS into a *DeniedError or ErrAbsent if it is one of these.

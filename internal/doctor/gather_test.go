@@ -33,6 +33,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 )
@@ -92,7 +93,7 @@ func newSite(t *testing.T) *site {
 		c.Source = "CredentialsEndpointProvider"
 		return c, err
 	})
-	queue, groups := sqs.NewFromConfig(cfg), autoscaling.NewFromConfig(cfg)
+	queue := sqs.NewFromConfig(cfg)
 	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	s.Gatherer = doctor.Gatherer{
 		Patience: 5 * time.Minute,
@@ -107,11 +108,9 @@ func newSite(t *testing.T) *site {
 			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy, Decrypt: keys.Decrypt,
 			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule, ListTargetsByRule: events.ListTargetsByRule,
 			GetTopicAttributes: topics.GetTopicAttributes, ListSubscriptionsByTopic: topics.ListSubscriptionsByTopic, GetSubscriptionAttributes: topics.GetSubscriptionAttributes,
-			DescribeInstances:         ec2.NewFromConfig(cfg).DescribeInstances,
-			DescribeInstanceStatus:    ec2.NewFromConfig(cfg).DescribeInstanceStatus,
-			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups, DescribeLifecycleHooks: groups.DescribeLifecycleHooks,
-			DescribeAutoScalingInstances: groups.DescribeAutoScalingInstances, SetInstanceHealth: groups.SetInstanceHealth,
-			CompleteLifecycleAction: groups.CompleteLifecycleAction, RecordLifecycleActionHeartbeat: groups.RecordLifecycleActionHeartbeat,
+			DescribeInstances:      ec2.NewFromConfig(cfg).DescribeInstances,
+			DescribeInstanceStatus: ec2.NewFromConfig(cfg).DescribeInstanceStatus,
+			API:                    asg.Of(autoscaling.NewFromConfig(cfg)),
 		},
 		Cluster: doctor.Cluster{Client: s.kube, Version: func(context.Context) (string, error) { return "v1.36.3", nil }},
 	}

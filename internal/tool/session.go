@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
+	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -124,7 +125,7 @@ func kubernetesIdentity(ctx context.Context, client kube.Client) string {
 func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gatherer {
 	const timeout = 30 * time.Second
 	logging.Redirect(logr.Discard()) // what they say is in the answers
-	queue, instances, groups := app.SQSClient(cfg, c), ec2.NewFromConfig(cfg), autoscaling.NewFromConfig(cfg)
+	queue, instances := app.SQSClient(cfg, c), ec2.NewFromConfig(cfg)
 	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	g := &doctor.Gatherer{
 		Patience: timeout,
@@ -158,13 +159,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 
 			DescribeTargetHealth: elb.NewFromConfig(cfg).DescribeTargetHealth,
 
-			DescribeAutoScalingGroups: groups.DescribeAutoScalingGroups,
-			DescribeLifecycleHooks:    groups.DescribeLifecycleHooks,
-			CompleteLifecycleAction:   groups.CompleteLifecycleAction,
-			SetInstanceHealth:         groups.SetInstanceHealth,
-
-			DescribeAutoScalingInstances:   groups.DescribeAutoScalingInstances,
-			RecordLifecycleActionHeartbeat: groups.RecordLifecycleActionHeartbeat,
+			API: asg.Of(autoscaling.NewFromConfig(cfg)),
 		},
 	}
 	if _, g.Options.Namespace, g.Cluster.Err = app.RESTConfig(c); g.Cluster.Err == nil {
