@@ -16,6 +16,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
+	"github.com/node-termination-handler/node-termination-handler/internal/search"
 )
 
 // Interval is the time between two polls. AWS recommends to look for an interruption every five
@@ -72,10 +73,16 @@ type Poller struct {
 	turn     int                    // polls so far
 	troubles map[notice.Kind]string // looks that fail, with what the log has told of; empty: nothing
 	moving   map[sort]moving        // notices that the metadata has
+	handled  *search.Once[found]
 
 	mu       sync.Mutex
 	lastPoll time.Time
-	handled  map[string]notice.Kind // notices that are handled, or were without an error, by id
+}
+
+// found names a notice.
+type found struct {
+	kind notice.Kind
+	id   string
 }
 
 // LastAnswer is when the last poll was answered; zero: never. It may be called at any time.
@@ -87,14 +94,13 @@ func (p *Poller) LastAnswer() time.Time {
 
 // Run polls until ctx ends. When it returns, all that it has begun has returned too, and Run may be called again.
 func (p *Poller) Run(ctx context.Context) {
-	p.handled, p.troubles = map[string]notice.Kind{}, map[notice.Kind]string{}
+	p.handled, p.troubles = search.NewOnce[found](), map[notice.Kind]string{}
 	if p.moving == nil {
 		p.moving = map[sort]moving{}
 	}
-	var all sync.WaitGroup
-	defer all.Wait()
+	defer p.handled.Wait()
 	for next := time.Now(); ; {
-		answered, err := p.poll(ctx, &all)
+		answered, err := p.poll(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -170,7 +176,7 @@ func (p *Poller) looks() []look {
 }
 
 // poll looks once. answered: for some kind there was an answer.
-func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) (answered bool, err error) {
+func (p *Poller) poll(ctx context.Context) (answered bool, err error) {
 	var errs []error
 	for _, look := range p.looks() {
 		notices, err := look.at(ctx)
@@ -179,17 +185,17 @@ func (p *Poller) poll(ctx context.Context, all *sync.WaitGroup) (answered bool, 
 		}
 		answered = answered || err == nil
 		p.noteLook(look.kind, err)
-		present := map[string]bool{}
+		present := map[found]bool{}
 		if err == nil {
 			p.settle(look.kind, notices)
 		}
 		for _, n := range notices {
 			n.Account, n.Region = p.Identity.Account, p.Identity.Region
-			present[n.ID] = true
-			p.handle(ctx, all, n)
+			present[found{n.Kind, n.ID}] = true
+			p.handle(ctx, n)
 		}
 		if err == nil {
-			p.forget(look.kind, present)
+			p.handled.Forget(func(n found, _ bool) bool { return n.kind == look.kind && !present[n] })
 			continue
 		}
 		errs = append(errs, err)
@@ -317,33 +323,14 @@ func (p *Poller) scheduled(ctx context.Context) ([]notice.Notice, error) {
 	return wanted, errors.Join(err, historyErr)
 }
 
-// forget drops the notices of a kind that the metadata does not have any more.
-func (p *Poller) forget(kind notice.Kind, present map[string]bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for id, of := range p.handled {
-		if of == kind && !present[id] {
-			delete(p.handled, id)
-		}
-	}
-}
-
 // handle begins what a notice asks for, unless it has.
-func (p *Poller) handle(ctx context.Context, all *sync.WaitGroup, n notice.Notice) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, done := p.handled[n.ID]; done {
-		return
-	}
-	p.handled[n.ID] = n.Kind
-	all.Go(func() {
+func (p *Poller) handle(ctx context.Context, n notice.Notice) {
+	p.handled.Begin(found{n.Kind, n.ID}, func() (time.Duration, error) {
 		err := p.Handler.HandleNotice(ctx, n, func() {})
-		if err == nil || ctx.Err() != nil {
-			return
+		if err != nil && ctx.Err() == nil {
+			logging.Warn(p.Log, "what a notice asked for was not done: trying again",
+				"error", err, "kind", n.Kind, "event", n.ID)
 		}
-		logging.Warn(p.Log, "what a notice asked for was not done: trying again", "error", err, "kind", n.Kind, "event", n.ID)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.handled, n.ID) // the next poll tries again
+		return search.AsLongAsFound, err
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -106,8 +105,7 @@ type Poll struct {
 
 	leftAlone atomic.Pointer[string] // why so many impaired instances are not drained; nil: they are, or there are none
 
-	mu      sync.Mutex
-	handled map[key]time.Time // when that ended; zero: it goes on
+	handled *search.Once[key]
 }
 
 // A key names a notice for an instance, or what a Node carries of it.
@@ -118,15 +116,14 @@ type listing struct{ at, before time.Time }
 
 // Run polls until ctx ends. When it returns, all that it has begun has returned too.
 func (p *Poll) Run(ctx context.Context) {
-	p.absent, p.handled = map[key]int{}, map[key]time.Time{}
+	p.absent, p.handled = map[key]int{}, search.NewOnce[key]()
 	p.impaired, p.told = map[string]time.Time{}, map[string]bool{}
-	var all sync.WaitGroup
-	defer all.Wait()
+	defer p.handled.Wait()
 	for {
 		if p.search.Wait(ctx, p.Interval) != nil {
 			return
 		}
-		err := p.poll(ctx, &all)
+		err := p.poll(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -151,7 +148,7 @@ func (p *Poll) Unseen() string {
 }
 
 // poll looks once. Without all answers nothing is done: what was found before stays.
-func (p *Poll) poll(ctx context.Context, all *sync.WaitGroup) error {
+func (p *Poll) poll(ctx context.Context) error {
 	now := time.Now().UTC()
 	events, err := p.Source.Events(ctx)
 	if err != nil {
@@ -182,10 +179,10 @@ func (p *Poll) poll(ctx context.Context, all *sync.WaitGroup) error {
 	}
 	found = append(found, p.impairedNow(impairments, now)...)
 	found = append(found, p.ended(listed, over, now)...)
-	p.forget(found, now)
+	p.forget(found)
 	for _, n := range found {
 		if n.Ended || !p.Handler.HasHeardOf(n) {
-			p.handle(ctx, all, n)
+			p.handle(ctx, n)
 		}
 	}
 	return nil
@@ -289,47 +286,28 @@ func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (f
 	return found
 }
 
-// forget drops what was handled and is not found any more, or was handled long ago.
-func (p *Poll) forget(found []notice.Notice, now time.Time) {
+// forget drops what was handled and is not found any more.
+func (p *Poll) forget(found []notice.Notice) {
 	still := map[key]bool{}
 	for _, n := range found {
 		still[keyOf(n)] = true
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for at, ended := range p.handled {
-		if !ended.IsZero() && (!still[at] || now.Sub(ended) > handledKept) {
-			delete(p.handled, at)
-		}
-	}
+	p.handled.Forget(func(at key, goesOn bool) bool { return !goesOn && !still[at] })
 }
 
 func keyOf(n notice.Notice) key { return key{n.Instances[0], n.Kind.String() + n.ID} }
 
 // handle begins what a notice asks for, unless it has.
-func (p *Poll) handle(ctx context.Context, all *sync.WaitGroup, n notice.Notice) {
-	at := keyOf(n)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, handled := p.handled[at]; handled {
-		return
-	}
-	p.handled[at] = time.Time{}
-	all.Go(func() {
+func (p *Poll) handle(ctx context.Context, n notice.Notice) {
+	p.handled.Begin(keyOf(n), func() (time.Duration, error) {
 		err := p.Handler.HandleNotice(ctx, n, func() {
 			p.Log.Info("EC2 says what no message has told: it is handled as a notice",
 				"kind", n.Kind, "event", n.ID, "instance", n.Instances[0], "detail", n.Detail, "over", n.Ended)
 		})
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if err == nil {
-			p.handled[at] = time.Now().UTC()
-			return
-		}
-		delete(p.handled, at) // the next poll tries again
-		if ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			logging.Warn(p.Log, "what a poll has found could not be handled: trying again",
 				"error", err, "kind", n.Kind, "event", n.ID, "instance", n.Instances[0])
 		}
+		return handledKept, err
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -95,10 +94,8 @@ type Sweep struct {
 
 	search search.Rounds
 
-	mu sync.Mutex
-	// handled are the actions that were begun and did not fail: zero, or when there was nothing to do. Nobody has told of
-	// them, so they have only a group, a name and an instance.
-	handled map[intent.Hook]time.Time
+	// handled are actions. Nobody has told of them, so they have only a group, a name and an instance.
+	handled *search.Once[intent.Hook]
 }
 
 // A wait is that of an instance for a termination hook.
@@ -118,14 +115,13 @@ type groupHooks struct {
 // Run sweeps until ctx ends. When it returns, all that it has begun has returned too.
 func (s *Sweep) Run(ctx context.Context) {
 	s.hooks = map[string]groupHooks{}
-	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, map[intent.Hook]time.Time{}
-	var all sync.WaitGroup
-	defer all.Wait()
+	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, search.NewOnce[intent.Hook]()
+	defer s.handled.Wait()
 	for {
 		if s.search.Wait(ctx, s.Interval) != nil {
 			return
 		}
-		err := s.sweep(ctx, &all)
+		err := s.sweep(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -147,7 +143,7 @@ func (s *Sweep) Unseen() string { return s.search.Unseen() }
 
 // sweep looks once. An instance that was waiting at the sweep before too is handled: by now
 // its notice should have come.
-func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
+func (s *Sweep) sweep(ctx context.Context) error {
 	now := time.Now().UTC()
 	waiting, nodeless, retained := map[string]wait{}, map[string]bool{}, map[string]string{}
 	overdue := map[string][]string{} // instances by group
@@ -202,7 +198,7 @@ func (s *Sweep) sweep(ctx context.Context, all *sync.WaitGroup) error {
 			}
 			for _, id := range overdue[group] {
 				if a := (intent.Hook{Group: group, Name: hook.Name, Instance: id}); !s.Handler.Told(a) {
-					s.handle(ctx, all, a, waiting[id])
+					s.handle(ctx, a, waiting[id])
 				}
 			}
 		}
@@ -227,9 +223,7 @@ func (s *Sweep) hooksOf(ctx context.Context, group string) ([]asg.TerminationHoo
 // action of the same name may come, of an instance that returns from a warm pool or with another
 // root volume.
 func (s *Sweep) forget(waiting map[string]wait) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.handled, func(a intent.Hook, _ time.Time) bool {
+	s.handled.Forget(func(a intent.Hook, _ bool) bool {
 		w, waits := waiting[a.Instance]
 		return !waits || w != s.waiting[a.Instance]
 	})
@@ -243,27 +237,17 @@ func (s *Sweep) owns(hook asg.TerminationHook) bool {
 }
 
 // handle begins what the notice of the action would have asked for, unless it has.
-func (s *Sweep) handle(ctx context.Context, all *sync.WaitGroup, a intent.Hook, w wait) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if idle, begun := s.handled[a]; begun && (idle.IsZero() || time.Since(idle) < idlePause) {
-		return
-	}
-	s.handled[a] = time.Time{}
-	all.Go(func() {
+func (s *Sweep) handle(ctx context.Context, a intent.Hook, w wait) {
+	s.handled.Begin(a, func() (time.Duration, error) {
 		acted, err := s.carryOut(ctx, a, w)
-		switch {
-		case err == nil && !acted:
-			s.mu.Lock()
-			s.handled[a] = time.Now()
-			s.mu.Unlock()
-		case err != nil && ctx.Err() == nil:
+		if err != nil && ctx.Err() == nil {
 			logging.Warn(s.Log, "what a lost notice asked for was not done: trying again",
 				"error", err, "instance", a.Instance, "group", a.Group, "hook", a.Name)
-			s.mu.Lock()
-			delete(s.handled, a) // the next sweep tries again
-			s.mu.Unlock()
 		}
+		if acted {
+			return search.AsLongAsFound, err
+		}
+		return idlePause, err
 	})
 }
 
