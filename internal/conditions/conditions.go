@@ -100,14 +100,11 @@ func (w *Writer) changed(node *corev1.Node) []corev1.NodeCondition {
 
 // write lets a node say it.
 func (w *Writer) write(ctx context.Context, node *corev1.Node, all []corev1.NodeCondition) error {
-	body, err := json.Marshal(map[string]any{
+	body, _ := json.Marshal(map[string]any{ // it fails only for what is no JSON
 		"metadata": map[string]any{"uid": node.UID}, "status": map[string]any{"conditions": all},
 	})
-	if err != nil {
-		return err
-	}
 	// The merge key of conditions is their type: those of others stay as they are.
-	_, err = w.Client.Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	_, err := w.Client.Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	switch {
 	case errors.Is(err, context.Canceled), apierrors.IsNotFound(err), apierrors.IsConflict(err): // another Node by now
 		return nil

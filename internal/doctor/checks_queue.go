@@ -108,10 +108,7 @@ func redriveCommand(f *Facts, target string) string {
 
 // jsonText encodes a value that can always be encoded.
 func jsonText(value any) string {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return err.Error()
-	}
+	text, _ := json.Marshal(value)
 	return string(text)
 }
 

@@ -152,25 +152,19 @@ func (c NodeClaims) get(ctx context.Context, name string) (claim, error) {
 
 // patch sets the annotation, unless somebody else has written the NodeClaim since.
 func (c NodeClaims) patch(ctx context.Context, found claim, deadline string) error {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{ // it fails only for what is no JSON
 		"uid": found.Metadata.UID, "resourceVersion": found.Metadata.ResourceVersion,
 		"annotations": map[string]string{DeadlineAnnotation: deadline},
 	}})
-	if err != nil {
-		return err
-	}
 	return c.Client.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(path, found.Metadata.Name).
 		SetHeader("Accept", "application/json").Body(body).Do(ctx).Error()
 }
 
 func (c NodeClaims) delete(ctx context.Context, found claim) error {
-	body, err := json.Marshal(metav1.DeleteOptions{
+	body, _ := json.Marshal(metav1.DeleteOptions{ // as above
 		TypeMeta:      metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"},
 		Preconditions: &metav1.Preconditions{UID: &found.Metadata.UID},
 	})
-	if err != nil {
-		return err
-	}
 	return c.Client.CoreV1().RESTClient().Delete().AbsPath(path, found.Metadata.Name).
 		SetHeader("Accept", "application/json").SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 }

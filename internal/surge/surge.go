@@ -100,13 +100,11 @@ func (d Deployments) try(ctx context.Context, pod *corev1.Pod) error {
 	if why := obstacle(deployment); why != "" {
 		return Refusal(why)
 	}
-	body, err := json.Marshal(patchFor(deployment, pod.UID))
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-		defer cancel()
-		_, err = d.Client.AppsV1().Deployments(pod.Namespace).
-			Patch(ctx, deployment.Name, types.MergePatchType, body, metav1.PatchOptions{})
-	}
+	body, _ := json.Marshal(patchFor(deployment, pod.UID)) // it fails only for what is no JSON
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err = d.Client.AppsV1().Deployments(pod.Namespace).
+		Patch(ctx, deployment.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("begin a rollout of Deployment %s: %w", deployment.Name, err)
 	}

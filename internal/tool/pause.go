@@ -101,12 +101,9 @@ func (v *Viewer) Resume(ctx context.Context, out io.Writer) error {
 // setPaused sets the annotation of the Lease, or removes it where text is nil.
 func (v *Viewer) setPaused(ctx context.Context, l *coordinationv1.Lease, text *string) error {
 	annotations := map[string]*string{lease.PausedAnnotation: text}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
-	if err != nil {
-		return err
-	}
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}}) // of texts alone
 	leases := v.client.CoordinationV1().Leases(l.Namespace)
-	_, err = leases.Patch(ctx, l.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := leases.Patch(ctx, l.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("you lack the permission to patch the Lease %s/%s: docs/stop.md has the rights: %w",
 			l.Namespace, l.Name, err)
