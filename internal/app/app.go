@@ -180,12 +180,10 @@ func (a *App) serveQueue(ctx context.Context) error {
 		Client: aws.scaling, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
 		Log: a.log.WithName("asg"), Metrics: a.metrics,
 	}
-	a.bindings = &loadbalancer.Watch{
-		Objects: loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), Log: a.log.WithName("loadbalancer"),
-	}
+	log := a.log.WithName("loadbalancer")
+	a.bindings = loadbalancer.NewWatch(loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), log)
 	a.targets = &loadbalancer.Targets{
-		Client: aws.targets, Groups: a.bindings.GroupsOf, Region: o.Region,
-		Log: a.log.WithName("loadbalancer"), Metrics: a.metrics,
+		Client: aws.targets, Groups: a.bindings.GroupsOf, Region: o.Region, Log: log, Metrics: a.metrics,
 	}
 	return nil
 }

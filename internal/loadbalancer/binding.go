@@ -157,13 +157,10 @@ func groupOf(arn string) (TargetGroup, bool) {
 	return TargetGroup{ARN: arn, Region: parts[1], Name: parts[2]}, true
 }
 
-// A Watch knows the Bindings of the cluster. Set the exported fields before Run. The methods may be called
-// concurrently.
+// A Watch knows the Bindings of the cluster. The methods may be called concurrently.
 type Watch struct {
-	Objects kube.Objects[*Bindings]
-	Log     logr.Logger
-
-	once       sync.Once
+	objects    kube.Objects[*Bindings]
+	log        logr.Logger
 	bindings   cache.Store
 	known      chan struct{} // closed when the cluster has answered, or is not expected to
 	answer     sync.Once     // closes known
@@ -171,17 +168,17 @@ type Watch struct {
 	warnedFull bool
 }
 
-func (w *Watch) begin() {
-	w.once.Do(func() {
-		w.bindings, w.known = cache.NewStore(cache.MetaNamespaceKeyFunc), make(chan struct{})
-	})
+// NewWatch returns a Watch that knows nothing before Run.
+func NewWatch(objects kube.Objects[*Bindings], log logr.Logger) *Watch {
+	return &Watch{
+		objects: objects, log: log, bindings: cache.NewStore(cache.MetaNamespaceKeyFunc), known: make(chan struct{}),
+	}
 }
 
 // Run watches the Bindings until ctx ends. The resource may be missing, and may come and go meanwhile, as
 // may the rights to read it: there are no Bindings then.
 func (w *Watch) Run(ctx context.Context) {
-	w.begin()
-	lists := kube.ListWatch(kube.Custom[*Binding, *Bindings]{}, w.Objects, "") // a list comes before each watch
+	lists := kube.ListWatch(kube.Custom[*Binding, *Bindings]{}, w.objects, "") // a list comes before each watch
 	reflector := cache.NewReflectorWithOptions(lists, &Binding{}, seen{w.bindings, w},
 		cache.ReflectorOptions{Name: "TargetGroupBindings"})
 	for failed := 0; ctx.Err() == nil; {
@@ -201,7 +198,7 @@ func (w *Watch) Run(ctx context.Context) {
 			failed++
 			pause = failures.Pause(failed)
 			if failed == giveUp {
-				logging.Warn(w.Log, "the TargetGroupBindings cannot be watched: trying again", "error", err)
+				logging.Warn(w.log, "the TargetGroupBindings cannot be watched: trying again", "error", err)
 			}
 		}
 		if failed >= giveUp {
@@ -246,7 +243,7 @@ func (s seen) Update(b any) error { return s.Add(b) }
 func (w *Watch) full(tooMany int) {
 	if tooMany > 0 && !w.warnedFull {
 		w.warnedFull = true
-		logging.Warn(w.Log, "too many TargetGroupBindings: drains do not wait for the target groups of the others",
+		logging.Warn(w.log, "too many TargetGroupBindings: drains do not wait for the target groups of the others",
 			"kept", maxBindings)
 	}
 }
@@ -255,7 +252,7 @@ func (w *Watch) full(tooMany int) {
 func (w *Watch) warn(err error) {
 	forbidden := apierrors.IsForbidden(err)
 	if forbidden && !w.warned {
-		logging.Warn(w.Log, "TargetGroupBindings cannot be read: drains do not wait for load balancers", "error", err,
+		logging.Warn(w.log, "TargetGroupBindings cannot be read: drains do not wait for load balancers", "error", err,
 			"hint", "allow list and watch of targetgroupbindings.elbv2.k8s.aws in the ClusterRole")
 	}
 	w.warned = forbidden
@@ -269,7 +266,6 @@ var errTooManyGroups = errors.New("the node has too many target groups")
 // GroupsOf returns the target groups of type instance whose Bindings select a node with these labels, by name,
 // each once. It waits until the cluster has answered whether it has any, or returns the cause of ctx.
 func (w *Watch) GroupsOf(ctx context.Context, node map[string]string) ([]TargetGroup, error) {
-	w.begin()
 	select {
 	case <-w.known:
 	default:

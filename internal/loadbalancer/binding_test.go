@@ -83,7 +83,7 @@ func watched(t *testing.T, a *api, story func(w *Watch, names func() string, war
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Log
-		w := &Watch{Objects: a, Log: log.Logger()}
+		w := NewWatch(a, log.Logger())
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -259,8 +259,7 @@ func TestABindingIsKeptWithWhatIsReadAlone(t *testing.T) {
 
 func TestOfTooManyBindingsTheFirstAreKept(t *testing.T) {
 	var log logtest.Log
-	w := &Watch{Log: log.Logger()}
-	w.begin()
+	w := NewWatch(nil, log.Logger())
 	store := seen{w.bindings, w}
 	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	binding := func(k int) any {
