@@ -1,5 +1,6 @@
 // Package eventpattern matches events against EventBridge event patterns, by the rules that
-// AWS documents, and rejects the patterns that the service would reject.
+// AWS documents, and rejects the patterns that the service would reject. Two operators it accepts
+// unread, numeric and cidr: they match no notice.
 //
 // The library quamina (quamina.net/go/quamina/v2) has no suffix, numeric, cidr and $or, and no prefix without
 // case. Its anything-but takes lists of strings only, and its exists no other value beside it.
