@@ -50,7 +50,7 @@ func (h *Hooks) describe(ctx context.Context, name hookName) (notice.HookLimits,
 	}
 	for _, found := range hooks {
 		if aws.ToString(found.LifecycleHookName) == name.name {
-			limits := limitsOf(found)
+			limits := LimitsOf(found)
 			h.bounded(&h.known).Add(name, knowledge{limits: limits, until: time.Now().Add(limitsKept)})
 			return limits, nil
 		}
@@ -74,7 +74,8 @@ func (h *Hooks) describeHooks(ctx context.Context, group string, names ...string
 	return out.LifecycleHooks, nil
 }
 
-func limitsOf(hook types.LifecycleHook) notice.HookLimits {
+// LimitsOf are the limits of a hook, or Auto Scaling's own where it says none.
+func LimitsOf(hook types.LifecycleHook) notice.HookLimits {
 	limits := notice.HookLimits{
 		Timeout: time.Duration(aws.ToInt32(hook.HeartbeatTimeout)) * time.Second,
 		Global:  time.Duration(aws.ToInt32(hook.GlobalTimeout)) * time.Second,

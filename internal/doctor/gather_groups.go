@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
@@ -146,16 +145,11 @@ func (a *AWS) hooks(ctx context.Context, group string, names []string) (ours Ans
 }
 
 func hookOf(h astypes.LifecycleHook) Hook {
-	seconds := func(n *int32, otherwise time.Duration) time.Duration {
-		if n == nil || *n <= 0 {
-			return otherwise
-		}
-		return time.Duration(*n) * time.Second
-	}
+	limits := asg.LimitsOf(h)
 	return Hook{
 		Name:        aws.ToString(h.LifecycleHookName),
 		Terminating: aws.ToString(h.LifecycleTransition) == "autoscaling:EC2_INSTANCE_TERMINATING",
-		Timeout:     seconds(h.HeartbeatTimeout, time.Hour), Global: seconds(h.GlobalTimeout, 48*time.Hour),
+		Timeout:     limits.Timeout, Global: limits.Global,
 		TargetARN: aws.ToString(h.NotificationTargetARN),
 		Abandons:  aws.ToString(h.DefaultResult) == "ABANDON",
 	}
