@@ -33,7 +33,7 @@ func RESTConfig(c *options.Options) (client *rest.Config, namespace string, err 
 		client, namespace, err = inCluster(c)
 	}
 	if c.Kubeconfig != "" || errors.Is(err, rest.ErrNotInCluster) {
-		client, namespace, err = fromFiles(c)
+		client, namespace, err = KubeConfig(c.Kubeconfig, "")
 	}
 	if err != nil {
 		return nil, "", err
@@ -64,19 +64,20 @@ func inCluster(c *options.Options) (*rest.Config, string, error) {
 	return client, strings.TrimSpace(string(namespace)), nil
 }
 
-// fromFiles follows kubectl: the files of c.Kubeconfig, else the one in the home
+// KubeConfig follows kubectl: the files of paths, else the one in the home
 // directory. One file that was named must be there; of several, some may be
-// missing.
-func fromFiles(c *options.Options) (*rest.Config, string, error) {
+// missing. Without a context the current one counts.
+func KubeConfig(paths, context string) (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	switch paths := filepath.SplitList(c.Kubeconfig); len(paths) {
+	switch named := filepath.SplitList(paths); len(named) {
 	case 0:
 	case 1:
-		rules.ExplicitPath = paths[0]
+		rules.ExplicitPath = named[0]
 	default:
-		rules.Precedence = paths
+		rules.Precedence = named
 	}
-	files := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: context}
+	files := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	client, err := files.ClientConfig()
 	if err != nil {
 		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)

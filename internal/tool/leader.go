@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
@@ -98,14 +97,8 @@ func userConfig(c Cluster, files bool) (*rest.Config, error) {
 			return config, err
 		}
 	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = c.Kubeconfig
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.Context}
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", err)
-	}
-	return config, nil
+	config, _, err := app.KubeConfig(c.Kubeconfig, c.Context)
+	return config, err
 }
 
 // A leader is who leads, as the Lease says.
