@@ -35,9 +35,9 @@ func TestTheOtherReplicaFinishesWhatAKilledLeaderBegan(t *testing.T) {
 	s.pod("kept-too", nodes[1].name, app("kept"), stopping(5*time.Second, 0))
 	s.budget("kept", "kept", 2)
 	first := s.leader()
+	taken := *s.lease().Spec.LeaseTransitions
 	second := s.start()
 	pulse := s.feel()
-	taken := *s.lease().Spec.LeaseTransitions
 	action, scaleIn := s.transition(nodes[0], awssim.Terminating)
 	warning := s.reserve(nodes[1])
 	s.eventually("both drains are under way", func() bool {

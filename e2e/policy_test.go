@@ -200,7 +200,7 @@ func TestPodsLeaveInTheOrderOfTheirRules(t *testing.T) {
 		if left > (grace+8)*time.Second {
 			t.Errorf("%s was asked %s before the deadline, want about %d s", pod, left, grace+5)
 		}
-		pulse.before(asked(pod), deadline.Add(-grace*time.Second), "%s was asked, with too little left,", pod)
+		pulse.before(asked(pod), deadline.Add(-grace*time.Second), "what is left was its grace: %s was asked", pod)
 		if r := s.requests(pod)[0]; !r.evicts {
 			t.Errorf("%s was deleted, not evicted", pod)
 		}
