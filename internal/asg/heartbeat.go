@@ -30,9 +30,9 @@ const heartbeatEnds = 500 * time.Millisecond
 // after hook.Started, or at once if that has passed, or if hook.Started is ahead: it is of another
 // clock then, and nobody knows how long ago the last heartbeat was. After a failure the next one is
 // sent sooner, also where autoscaling:RecordLifecycleActionHeartbeat is missing, because the
-// permission may be granted while the hook is still open. If the first one fails, those of an
-// earlier leader may have failed too: then the hook's timeout counts from hook.Started or, where
-// it would have ended by now, from half of the timeout ago.
+// permission may be granted while the hook is still open. If the first two fail, or the permission
+// is missing, those of an earlier leader may have failed too: then the hook's timeout counts from
+// hook.Started or, where it would have ended by now, from half of the timeout ago.
 func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	if _, done := h.bounded(&h.completed).Get(hook.Action()); done || h.HeartbeatInterval <= 0 {
 		return
@@ -61,20 +61,25 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	gone.Remove(hook.Action()) // it may be an action of later, and have no token
 	h.beginBeats(hook, beat{since: noted, timeout: timeout})
 	defer h.endBeats(hook)
+	failed := false // one failure tells nothing: all first heartbeats of a new leader are sent at once
 	_ = retry.Renew(ctx, first, interval, func(ctx context.Context) error {
 		sent := time.Now()
 		err := h.heartbeat(ctx, hook, interval)
 		switch {
 		case err == nil:
-			since = sent
-			h.noteBeat(hook, beat{since: since, timeout: timeout})
+			since, noted = sent, sent
+			h.noteBeat(hook, beat{since: noted, timeout: timeout})
 		case ctx.Err() != nil:
 		case errors.Is(err, retry.ErrNothingToRenew):
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
 			gone.Add(hook.Action(), time.Now())
 		default:
 			log.V(1).Info("heartbeat failed, trying again", "error", err)
-			h.noteBeat(hook, beat{since: since, timeout: timeout, err: err})
+			if failed || lacksPermission(err) {
+				noted = since
+			}
+			failed = true
+			h.noteBeat(hook, beat{since: noted, timeout: timeout, err: err})
 		}
 		return err
 	})
@@ -102,11 +107,14 @@ func (h *Hooks) beginBeats(hook intent.Hook, b beat) {
 	h.held[hook.Action()] = b
 }
 
-// noteBeat notes the last heartbeat of a hook.
+// noteBeat notes the last heartbeat of a hook. That another one was accepted later stays.
 func (h *Hooks) noteBeat(hook intent.Hook, b beat) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b.holders = h.held[hook.Action()].holders
+	known := h.held[hook.Action()]
+	if b.holders = known.holders; known.holders > 1 && known.since.After(b.since) {
+		b.since = known.since
+	}
 	h.held[hook.Action()] = b
 }
 

@@ -205,7 +205,7 @@ func (m *memory) Others(ref Ref) (refs []Ref) {
 func (m *memory) of(id string) (there []*corev1.Node, last *corev1.Node) {
 	last = m.deleted(id)
 	isDeleted := func(node *corev1.Node) bool { return last != nil && node.UID == last.UID }
-	return slices.DeleteFunc(slices.Clone(m.nodes.ByInstance(id)), isDeleted), last
+	return slices.DeleteFunc(m.nodes.ByInstance(id), isDeleted), last
 }
 
 // Remember stores the intent of a recently deleted Node, for the Nodes that follow it. The watch may still show that

@@ -198,10 +198,14 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 		if err != nil {
 			return fmt.Errorf("patch node %s: %w: %w", ref.Name, ErrNoTurn, err)
 		}
-		if time.Since(asked) >= time.Second { // else the node would carry times from before the wait
+		if time.Since(asked) >= time.Second { // else the node would carry a cordon from before the wait
 			if body, _, err = patchOf(node, ref, build); err != nil || body == nil {
 				leave(0)
-				return err
+				if err != nil || fresh {
+					return err
+				}
+				fresh = true
+				continue
 			}
 		}
 		_, err = c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})

@@ -112,7 +112,7 @@ func (t *task) recordOnAll(ctx context.Context) (joined []*nodedrain.Drain, plac
 		nd, err := t.c.Registry.Record(ctx, t.log, ref, n)
 		switch {
 		case errors.Is(err, cluster.ErrNodeGone) && k > 0:
-		case errors.Is(err, nodedrain.ErrOutdated): // the message holds the hook until this Node has it
+		case errors.Is(err, nodedrain.ErrOutdated): // a hook that no Node has yet is this one's
 			unwritten, hook = err, nil
 		case err != nil:
 			return nil, place, err
@@ -274,7 +274,7 @@ func (t *task) onEach(do func(ref cluster.Ref) error) error {
 	errs := make([]error, len(t.found.Refs))
 	var all sync.WaitGroup
 	for k, ref := range t.found.Refs {
-		all.Go(func() { errs[k] = do(ref) })
+		all.Go(func() { errs[k] = logging.Recover(t.log, func() error { return do(ref) }) })
 	}
 	all.Wait()
 	return errors.Join(errs...)

@@ -297,7 +297,7 @@ type carrier struct {
 
 	mu      sync.Mutex
 	reserve bool           // Karpenter gets the pods off; see delegate
-	intent  intent.Intent  // as the node carries it, and learned
+	intent  intent.Intent  // as the node carries it, with what was learned
 	learned cluster.Change // what learn has yet to write; nil: nothing
 	changed chan struct{}  // closed and replaced when the intent has changed
 

@@ -413,35 +413,55 @@ func TestADrainThatHasEndedWaitsForTheNextOneOfItsNode(t *testing.T) {
 	})
 }
 
-// A person or a report takes the notice back while the drain of another node is waited for.
-func TestADrainThatIsCalledOffWhileALeaderResumesDoesNotBegin(t *testing.T) {
+// A notice is handled while the drain of another node is waited for, and ends the drain that was to begin.
+func TestALeaderResumesWhatANodeCarriesByThen(t *testing.T) {
 	now := time.Now()
 	carried := intent.Intent{}.With(intent.Entry{Kind: notice.ScheduledChange, IDs: []string{"e"}, Time: now}, nil, now)
-	withNode(t, asItIs, func(t *testing.T, r *Registry) {
-		if _, err := r.Cluster.Record(t.Context(), theRef, func(intent.Intent) intent.Intent { return carried }); err != nil {
-			t.Fatal(err)
-		}
-		first := cluster.Ref{Name: "first", UID: "first"}
-		busy := r.getOrCreate(first)
-		if err := busy.lock(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		go r.resumeAll(t.Context(), []cluster.Unfinished{{Ref: first, Intent: carried}, {Ref: theRef, Intent: carried}})
-		synctest.Wait()
-		err := r.Revert(t.Context(), r.Log, theRef, decision.WhyChangeEnded, func(intent.Intent) intent.Intent { return intent.Intent{} })
-		if err != nil || r.Get(theRef) != nil {
-			t.Fatalf("Revert: %v; its drain: %v", err, r.Get(theRef))
-		}
-		busy.unlock()
-		if begun := <-r.toRun; begun != busy {
-			t.Errorf("the drain of %s has begun", begun.ref.Name)
-		}
-		select {
-		case begun := <-r.toRun:
-			t.Errorf("the drain of %s has begun", begun.ref.Name)
-		case <-r.resumed:
-		}
-	})
+	for name, test := range map[string]struct {
+		meanwhile func(ctx context.Context, r *Registry) error
+		begins    bool
+	}{
+		"it was called off": {meanwhile: func(ctx context.Context, r *Registry) error {
+			return r.Revert(ctx, r.Log, theRef, decision.WhyChangeEnded, func(intent.Intent) intent.Intent { return intent.Intent{} })
+		}},
+		"a notice had nothing to add": {begins: true, meanwhile: func(ctx context.Context, r *Registry) error {
+			n := &News{Entry: &intent.Entry{Kind: notice.RebalanceRecommendation, Time: now}, Void: func() bool { return true }}
+			_, err := r.Record(ctx, r.Log, theRef, n)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNode(t, asItIs, func(t *testing.T, r *Registry) {
+				if _, err := r.Cluster.Record(t.Context(), theRef, func(intent.Intent) intent.Intent { return carried }); err != nil {
+					t.Fatal(err)
+				}
+				first := cluster.Ref{Name: "first", UID: "first"}
+				busy := r.getOrCreate(first)
+				if err := busy.lock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				go r.resumeAll(t.Context(), []cluster.Unfinished{{Ref: first, Intent: carried}, {Ref: theRef, Intent: carried}})
+				synctest.Wait()
+				if err := test.meanwhile(t.Context(), r); err != nil || r.Get(theRef) != nil {
+					t.Fatalf("%v; its drain: %v", err, r.Get(theRef))
+				}
+				busy.unlock()
+				if begun := <-r.toRun; begun != busy {
+					t.Errorf("the drain of %s has begun", begun.ref.Name)
+				}
+				begins := false
+				select {
+				case begun := <-r.toRun:
+					begins = begun.ref == theRef && begun.carried().InWork()
+					<-r.resumed
+				case <-r.resumed:
+				}
+				if begins != test.begins || (r.Get(theRef) != nil) != test.begins {
+					t.Errorf("its drain begins: %t, want %t; it is %v", begins, test.begins, r.Get(theRef))
+				}
+			})
+		})
+	}
 }
 
 // The limits of a hook can be read at last, while another notice is being recorded: the node still carries the guess.

@@ -68,7 +68,7 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 			return i
 		}
 		if !d.unrecorded.Load() { // otherwise nobody could go on from there
-			at := intent.Earlier(carried.DrainedAt.Add(d.r.CompletionDelay), d.r.completeBy(carried, longestTimeout))
+			at := intent.Earlier(carried.DrainedAt.Add(d.r.CompletionDelay), d.r.completeBy(d.r.pressing(carried), longestTimeout))
 			noting, stop := context.WithDeadline(ctx, at) // the hooks do not wait for a Node that cannot be written
 			err := d.rewrite(noting, note)
 			over := noting.Err() != nil

@@ -146,11 +146,17 @@ func (c *Config) completeBy(i intent.Intent, unheld time.Duration) time.Time {
 	return by
 }
 
-// pressing is an intent with the ends of hooks that heartbeats do not hold, and what waits has to be over in time for
-// them. Nothing is forced because of them: the node carries its deadlines as they are.
+// pressing is an intent with the ends of hooks that heartbeats do not hold: a drain that is held back has to begin, and
+// a completion delay to be over, in time for them. One that is gone ends nothing as long as another one is open.
+// Nothing is forced because of them: the node carries its deadlines as they are.
 func (c *Config) pressing(i intent.Intent) intent.Intent {
+	isOpen := func(h intent.Hook) bool {
+		_, err := c.Hooks.HeartbeatFailure(h)
+		return !errors.Is(err, asg.ErrGone)
+	}
+	anyOpen := slices.ContainsFunc(i.Hooks, isOpen)
 	for _, h := range i.Hooks {
-		if ends, _ := c.Hooks.HeartbeatFailure(h); !ends.IsZero() {
+		if ends, _ := c.Hooks.HeartbeatFailure(h); !ends.IsZero() && isOpen(h) == anyOpen {
 			i = i.WithDeadline(h, ends.Add(-hookMargin))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
@@ -40,6 +41,50 @@ func TestAWaitForAHookSaysWhyItIsNotCompleted(t *testing.T) {
 		unheld := d.unheld(hooks)
 		if failure == nil && len(unheld) > 0 || failure != nil && (len(unheld) != 1 || unheld[0].Cause != overview.FailingHook) {
 			t.Errorf("heartbeats: %+v", unheld)
+		}
+	}
+}
+
+// beatingHooks are gone, or have so long until they end by themselves: not at all, if zero.
+type beatingHooks struct {
+	Hooks
+	gone map[string]bool
+	ends map[string]time.Duration
+	now  time.Time
+}
+
+func (h beatingHooks) HeartbeatFailure(hook intent.Hook) (time.Time, error) {
+	if h.gone[hook.Name] {
+		return h.now, asg.ErrGone
+	}
+	if ends := h.ends[hook.Name]; ends > 0 {
+		return h.now.Add(ends), errors.New("not allowed")
+	}
+	return time.Time{}, nil
+}
+
+// Somebody else has completed a hook of theirs.
+func TestAHookThatIsGonePressesNothingWhileAnotherOneIsOpen(t *testing.T) {
+	now := time.Now()
+	end := now.Add(time.Hour)
+	i := intent.Intent{}.With(intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"e"}, Time: now, Deadline: end}, nil, now)
+	for _, name := range []string{"one", "two"} {
+		i.Hooks = append(i.Hooks, intent.Hook{Group: "workers", Name: name, Instance: theID, Started: now, Deadline: end})
+	}
+	both := map[string]bool{"one": true, "two": true}
+	for name, test := range map[string]struct {
+		hooks beatingHooks
+		want  time.Duration
+	}{
+		"both are held":             {beatingHooks{}, time.Hour},
+		"one is not":                {beatingHooks{ends: map[string]time.Duration{"one": time.Minute}}, time.Minute - hookMargin},
+		"one is gone":               {beatingHooks{gone: map[string]bool{"one": true}}, time.Hour},
+		"one is gone, two not held": {beatingHooks{gone: map[string]bool{"one": true}, ends: map[string]time.Duration{"two": time.Minute}}, time.Minute - hookMargin},
+		"both are gone":             {beatingHooks{gone: both}, -hookMargin},
+	} {
+		test.hooks.now = now
+		if got := (&Config{Hooks: test.hooks}).pressing(i).Deadline().Sub(now); got != test.want {
+			t.Errorf("%s: it presses to %s, want %s", name, got, test.want)
 		}
 	}
 }

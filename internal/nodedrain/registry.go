@@ -400,16 +400,19 @@ func (r *Registry) resumeAll(ctx context.Context, unfinished []cluster.Unfinishe
 	close(r.resumed)
 }
 
-// resumeDrain begins a drain with what its node carries, unless it has begun or was called off meanwhile. It returns
-// the cause of ctx if that ends first.
+// resumeDrain begins a drain with what its node carries, unless it has begun meanwhile. If it has ended, as it was called
+// off or a notice had nothing to add, it begins what the node carries by now. It returns the cause of ctx if that ends
+// first.
 func (r *Registry) resumeDrain(ctx context.Context, nd *Drain, i intent.Intent) error {
 	if err := nd.lock(ctx); err != nil {
 		return err
 	}
 	defer nd.unlock()
 	switch {
-	case r.hasEnded(nd), nd.started:
+	case nd.started:
 		return nil
+	case r.hasEnded(nd):
+		return r.goOn(ctx, r.Log, nd.ref)
 	case i.Finished(): // while EC2 was asked for its instance
 		r.end(nd, nil)
 		return nil
