@@ -46,40 +46,33 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	log := h.log(hook)
 	log.V(1).Info("keeping the lifecycle hook open", "interval", interval)
 	now := time.Now()
-	first, since := interval-now.Sub(hook.Started), hook.Started
-	if first > interval {
-		first, since = 0, now
-	}
-	noted := since
-	if first <= 0 { // somebody may have held it open until now
-		noted = now
-	}
-	if since.Add(timeout).Before(now) { // somebody has; how long ago is not known
-		since = now.Add(-timeout / 2)
+	first := interval - now.Sub(hook.Started)
+	b := beat{since: now, assumed: hook.Started, timeout: timeout} // somebody may have held it open until now
+	switch {
+	case first > interval:
+		first, b.assumed = 0, now
+	case first > 0:
+		b.since = hook.Started
+	case now.Sub(hook.Started) > timeout: // somebody has; how long ago is not known
+		b.assumed = now.Add(-timeout / 2)
 	}
 	gone := h.bounded(&h.gone)
 	gone.Remove(hook.Action()) // it may be an action of later, and have no token
-	h.beginBeats(hook, beat{since: noted, timeout: timeout})
+	h.beginBeats(hook, b)
 	defer h.endBeats(hook)
-	failed := false // one failure tells nothing: all first heartbeats of a new leader are sent at once
 	_ = retry.Renew(ctx, first, interval, func(ctx context.Context) error {
 		sent := time.Now()
 		err := h.heartbeat(ctx, hook, interval)
 		switch {
 		case err == nil:
-			since, noted = sent, sent
-			h.noteBeat(hook, beat{since: noted, timeout: timeout})
+			h.noteBeat(hook, sent, nil)
 		case ctx.Err() != nil:
 		case errors.Is(err, retry.ErrNothingToRenew):
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
 			gone.Add(hook.Action(), time.Now())
 		default:
 			log.V(1).Info("heartbeat failed, trying again", "error", err)
-			if failed || lacksPermission(err) {
-				noted = since
-			}
-			failed = true
-			h.noteBeat(hook, beat{since: noted, timeout: timeout, err: err})
+			h.noteBeat(hook, sent, err)
 		}
 		return err
 	})
@@ -87,9 +80,10 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 
 // A beat is what is known of the heartbeats of a hook that is being held.
 type beat struct {
-	since   time.Time     // when the last that was accepted was sent; before the first: see Hold
+	since   time.Time     // when the last that was accepted was sent; before the first: when it may have been
+	assumed time.Time     // what takes the place of since if the first ones fail; zero: one was accepted
 	timeout time.Duration // of the hook; 0: not known
-	err     error         // of those after it; nil: none has failed
+	err     error         // of the last one; nil: it was accepted, or there is none
 	holders int           // calls of Hold that hold it
 }
 
@@ -107,14 +101,19 @@ func (h *Hooks) beginBeats(hook intent.Hook, b beat) {
 	h.held[hook.Action()] = b
 }
 
-// noteBeat notes the last heartbeat of a hook. That another one was accepted later stays.
-func (h *Hooks) noteBeat(hook intent.Hook, b beat) {
+// noteBeat notes the last heartbeat of a hook. One failure tells nothing: all first heartbeats of a new leader are sent
+// at once.
+func (h *Hooks) noteBeat(hook intent.Hook, sent time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	known := h.held[hook.Action()]
-	if b.holders = known.holders; known.holders > 1 && known.since.After(b.since) {
-		b.since = known.since
+	b := h.held[hook.Action()]
+	switch {
+	case err == nil:
+		b.since, b.assumed = sent, time.Time{}
+	case !b.assumed.IsZero() && (b.err != nil || lacksPermission(err)):
+		b.since = b.assumed
 	}
+	b.err = err
 	h.held[hook.Action()] = b
 }
 
