@@ -60,19 +60,21 @@ func (h *Hooks) Hold(ctx context.Context, hook intent.Hook) {
 	gone.Remove(hook.Action()) // it may be an action of later, and have no token
 	h.beginBeats(hook, b)
 	defer h.endBeats(hook)
+	failed := false // one failure tells nothing: all first heartbeats of a new leader are sent at once
 	_ = retry.Renew(ctx, first, interval, func(ctx context.Context) error {
 		sent := time.Now()
 		err := h.heartbeat(ctx, hook, interval)
 		switch {
 		case err == nil:
-			h.noteBeat(hook, sent, nil)
+			h.acceptedBeat(hook, sent)
 		case ctx.Err() != nil:
 		case errors.Is(err, retry.ErrNothingToRenew):
 			logging.Warn(log, "the lifecycle hook is not open any more, no further heartbeats")
 			gone.Add(hook.Action(), time.Now())
 		default:
 			log.V(1).Info("heartbeat failed, trying again", "error", err)
-			h.noteBeat(hook, sent, err)
+			h.failedBeat(hook, err, failed || lacksPermission(err))
+			failed = true
 		}
 		return err
 	})
@@ -95,25 +97,33 @@ func (h *Hooks) beginBeats(hook intent.Hook, b beat) {
 		h.held = map[intent.Hook]beat{}
 	}
 	if known := h.held[hook.Action()]; known.holders > 0 {
+		known.timeout = cmp.Or(known.timeout, b.timeout)
 		b = known
 	}
 	b.holders++
 	h.held[hook.Action()] = b
 }
 
-// noteBeat notes the last heartbeat of a hook. One failure tells nothing: all first heartbeats of a new leader are sent
-// at once.
-func (h *Hooks) noteBeat(hook intent.Hook, sent time.Time, err error) {
+// acceptedBeat notes that a heartbeat was accepted that was sent at a time.
+func (h *Hooks) acceptedBeat(hook intent.Hook, sent time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b := h.held[hook.Action()]
-	switch {
-	case err == nil:
-		b.since, b.assumed = sent, time.Time{}
-	case !b.assumed.IsZero() && (b.err != nil || lacksPermission(err)):
+	if b.err = nil; !b.assumed.IsZero() || sent.After(b.since) {
+		b.since = sent
+	}
+	b.assumed = time.Time{}
+	h.held[hook.Action()] = b
+}
+
+// failedBeat notes that a heartbeat has failed. again: those before it may have, too.
+func (h *Hooks) failedBeat(hook intent.Hook, err error, again bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.held[hook.Action()]
+	if b.err = err; again && !b.assumed.IsZero() {
 		b.since = b.assumed
 	}
-	b.err = err
 	h.held[hook.Action()] = b
 }
 

@@ -2,8 +2,8 @@
 // AWS documents, and rejects the patterns that the service would reject. Two operators it accepts
 // unread, numeric and cidr: they match no notice.
 //
-// The library quamina (quamina.net/go/quamina/v2) has no suffix, numeric, cidr and $or, and no prefix without
-// case. Its anything-but takes lists of strings only, and its exists no other value beside it.
+// The library quamina (quamina.net/go/quamina/v2) has no suffix and $or, and no prefix without case. Its anything-but
+// takes lists of strings only, and its exists no other value beside it.
 //
 // https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-event-patterns.html
 package eventpattern

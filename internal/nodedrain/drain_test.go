@@ -449,12 +449,13 @@ func TestALeaderResumesWhatANodeCarriesByThen(t *testing.T) {
 				if begun := <-r.toRun; begun != busy {
 					t.Errorf("the drain of %s has begun", begun.ref.Name)
 				}
+				<-r.resumed
+				synctest.Wait()
 				begins := false
 				select {
 				case begun := <-r.toRun:
 					begins = begun.ref == theRef && begun.carried().InWork()
-					<-r.resumed
-				case <-r.resumed:
+				default:
 				}
 				if begins != test.begins || (r.Get(theRef) != nil) != test.begins {
 					t.Errorf("its drain begins: %t, want %t; it is %v", begins, test.begins, r.Get(theRef))

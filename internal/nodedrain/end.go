@@ -68,7 +68,7 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 			return i
 		}
 		if !d.unrecorded.Load() { // otherwise nobody could go on from there
-			at := intent.Earlier(carried.DrainedAt.Add(d.r.CompletionDelay), d.r.completeBy(d.r.pressing(carried), longestTimeout))
+			at := intent.Earlier(carried.DrainedAt.Add(d.r.CompletionDelay), d.r.delayUntil(carried))
 			noting, stop := context.WithDeadline(ctx, at) // the hooks do not wait for a Node that cannot be written
 			err := d.rewrite(noting, note)
 			over := noting.Err() != nil
@@ -86,7 +86,7 @@ func (d endStage) awaitCompletionDelay(ctx context.Context) error {
 func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	for time.Now().Before(at) && !isClosed(d.instanceGone.done) {
 		carried, changed := d.current()
-		until := intent.Earlier(at, d.r.completeBy(d.r.pressing(carried), longestTimeout)) // somebody has asked for the delay
+		until := intent.Earlier(at, d.r.delayUntil(carried))
 		d.say(overview.Completing, overview.Wait{
 			Cause: overview.Delay, Until: until, Why: "the hooks are completed later, as the option says",
 		})

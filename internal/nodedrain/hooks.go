@@ -147,20 +147,28 @@ func (c *Config) completeBy(i intent.Intent, unheld time.Duration) time.Time {
 }
 
 // pressing is an intent with the ends of hooks that heartbeats do not hold: a drain that is held back has to begin, and
-// a completion delay to be over, in time for them. One that is gone ends nothing as long as another one is open.
-// Nothing is forced because of them: the node carries its deadlines as they are.
+// a completion delay to be over, in time for them. Nothing is forced because of them: the node carries its deadlines as
+// they are.
 func (c *Config) pressing(i intent.Intent) intent.Intent {
-	isOpen := func(h intent.Hook) bool {
-		_, err := c.Hooks.HeartbeatFailure(h)
-		return !errors.Is(err, asg.ErrGone)
-	}
-	anyOpen := slices.ContainsFunc(i.Hooks, isOpen)
 	for _, h := range i.Hooks {
-		if ends, _ := c.Hooks.HeartbeatFailure(h); !ends.IsZero() && isOpen(h) == anyOpen {
+		if ends, _ := c.Hooks.HeartbeatFailure(h); !ends.IsZero() {
 			i = i.WithDeadline(h, ends.Add(-hookMargin))
 		}
 	}
 	return i
+}
+
+// delayUntil is when a completion delay has to be over at the latest; zero: not known. A hook that is gone ends none as
+// long as another one is open: somebody has completed theirs.
+func (c *Config) delayUntil(i intent.Intent) time.Time {
+	isGone := func(h intent.Hook) bool {
+		_, err := c.Hooks.HeartbeatFailure(h)
+		return errors.Is(err, asg.ErrGone)
+	}
+	if open := slices.DeleteFunc(slices.Clone(i.Hooks), isGone); len(open) > 0 {
+		i.Hooks = open
+	}
+	return c.completeBy(c.pressing(i), longestTimeout) // somebody has asked for the delay
 }
 
 // holdAll sends heartbeats for all hooks of the node but those that have ended, also for hooks that come later, until

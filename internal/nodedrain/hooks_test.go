@@ -64,7 +64,7 @@ func (h beatingHooks) HeartbeatFailure(hook intent.Hook) (time.Time, error) {
 }
 
 // Somebody else has completed a hook of theirs.
-func TestAHookThatIsGonePressesNothingWhileAnotherOneIsOpen(t *testing.T) {
+func TestAHookThatIsGoneEndsNoDelayWhileAnotherOneIsOpen(t *testing.T) {
 	now := time.Now()
 	end := now.Add(time.Hour)
 	i := intent.Intent{}.With(intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"e"}, Time: now, Deadline: end}, nil, now)
@@ -83,8 +83,8 @@ func TestAHookThatIsGonePressesNothingWhileAnotherOneIsOpen(t *testing.T) {
 		"both are gone":             {beatingHooks{gone: both}, -hookMargin},
 	} {
 		test.hooks.now = now
-		if got := (&Config{Hooks: test.hooks}).pressing(i).Deadline().Sub(now); got != test.want {
-			t.Errorf("%s: it presses to %s, want %s", name, got, test.want)
+		if got := (&Config{Hooks: test.hooks}).delayUntil(i).Sub(now); got != test.want {
+			t.Errorf("%s: the delay ends after %s, want %s", name, got, test.want)
 		}
 	}
 }

@@ -395,24 +395,23 @@ func (r *Registry) resumeAll(ctx context.Context, unfinished []cluster.Unfinishe
 			})
 		} else if r.resumeDrain(ctx, drains[k], u.Intent) != nil {
 			return
+		} else if r.hasEnded(drains[k]) { // it was called off, or a notice had nothing to add: what is left by now begins
+			asking.Go(func() { _ = r.goOn(ctx, r.Log, u.Ref) }) // with ctx alone it fails
 		}
 	}
 	close(r.resumed)
 }
 
-// resumeDrain begins a drain with what its node carries, unless it has begun meanwhile. If it has ended, as it was called
-// off or a notice had nothing to add, it begins what the node carries by now. It returns the cause of ctx if that ends
-// first.
+// resumeDrain begins a drain with what its node carries, unless it has begun or ended meanwhile. It returns the cause of
+// ctx if that ends first.
 func (r *Registry) resumeDrain(ctx context.Context, nd *Drain, i intent.Intent) error {
 	if err := nd.lock(ctx); err != nil {
 		return err
 	}
 	defer nd.unlock()
 	switch {
-	case nd.started:
+	case r.hasEnded(nd), nd.started:
 		return nil
-	case r.hasEnded(nd):
-		return r.goOn(ctx, r.Log, nd.ref)
 	case i.Finished(): // while EC2 was asked for its instance
 		r.end(nd, nil)
 		return nil
