@@ -131,6 +131,8 @@ func TestABudgetCountsThoughAGraceDoesNotFitIntoTheNotice(t *testing.T) {
 					})
 				}
 				drains.Wait()
+				mu.Lock()
+				defer mu.Unlock()
 				if took := time.Since(s.begin); fewest < 2 || took > time.Minute {
 					t.Errorf("gone after %s, with %d of three ready at worst", took, fewest)
 				}
