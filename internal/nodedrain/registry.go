@@ -402,8 +402,8 @@ func (r *Registry) resumeAll(ctx context.Context, unfinished []cluster.Unfinishe
 	close(r.resumed)
 }
 
-// resumeDrain begins a drain with what its node carries, unless it has begun or ended meanwhile. It returns the cause of
-// ctx if that ends first.
+// resumeDrain begins a drain with what its node carries, unless it has begun or ended meanwhile. It returns the cause
+// of ctx if that ends first.
 func (r *Registry) resumeDrain(ctx context.Context, nd *Drain, i intent.Intent) error {
 	if err := nd.lock(ctx); err != nil {
 		return err

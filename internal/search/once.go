@@ -20,8 +20,8 @@ type Once[K comparable] struct {
 // NewOnce returns a Once that has begun nothing.
 func NewOnce[K comparable]() *Once[K] { return &Once[K]{until: map[K]time.Time{}} }
 
-// Begin calls handle on a goroutine of its own. It does nothing while a call for the key goes on, nor, after one without
-// an error, for the time that it returned.
+// Begin calls handle on a goroutine of its own. It does nothing while a call for the key goes on, nor, after one
+// without an error, for the time that it returned.
 func (o *Once[K]) Begin(key K, handle func() (time.Duration, error)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
