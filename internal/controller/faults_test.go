@@ -210,7 +210,6 @@ func (d *badDay) replica(name string) (stop func()) {
 			Hooks:   &asg.Hooks{Client: asg.Of(autoscaling.NewFromConfig(d.aws.Config())), HeartbeatInterval: 30 * time.Second, Log: log, Metrics: metrics},
 			Drainer: &drain.Drainer{
 				Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes, Observe: events.Pod,
-				ShareFrom: 2,
 			},
 			Observer: report.Observers{metrics, events},
 			Log:      log,

@@ -1829,7 +1829,6 @@ func (w *world) startLeader() {
 		Hooks:   &asg.Hooks{Client: asg.Of(autoscaling.NewFromConfig(config)), Log: w.log, Metrics: metrics},
 		Drainer: &drain.Drainer{
 			Client: client, Filter: drain.Filter{IgnoreDaemonSets: true}, Grace: -1, Gate: gate, Volumes: volumes,
-			ShareFrom: int(w.h.seed % 2), // one history in two shares its watches from the first drain on
 		},
 		Observer: metrics, Log: w.log,
 		Policy:          decision.Policy{DeleteForeign: o.deleteForeign, NodeGracePeriod: gracePeriod, Accounts: []string{account}, Region: "us-east-1"},

@@ -341,7 +341,7 @@ func checkHeld(t *testing.T, n notice.Notice, d decision.Decision) {
 		want = intent.Earlier(n.Time.Add(docGrace), d.Deadline)
 	case d.Action == decision.Hold:
 		want = intent.Earlier(n.Time.Add(decision.Young), d.Deadline)
-	case d.Action == decision.Drain && d.Deadline.IsZero():
+	case d.Action == decision.Drain && (d.Deadline.IsZero() || n.Kind == notice.ScheduledChange):
 		want = now.Add(docGrace)
 	case d.Action != decision.Drain:
 		return
@@ -390,8 +390,8 @@ With the default options, for an instance that has a Node. Below is what differs
 const messageDoc = `
 ## The message and the hook
 
-A message is deleted when what it asks for is done, and at once where that is nothing. A drain in which nothing is forced goes on without
-its message after ` + "`node-termination-grace-period`" + `.
+A message is deleted when what it asks for is done, and at once where that is nothing. A drain for a scheduled change, or in which nothing
+is forced, goes on without its message after ` + "`node-termination-grace-period`" + `.
 
 A termination hook is completed after the drain of all Nodes of its instance. It is completed at once where nothing is left to drain.
 If the instance was started after the event, the hook stays open. A hook that ` + "`lifecycle-hook-names`" + ` does not name is left to its

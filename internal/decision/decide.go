@@ -196,7 +196,7 @@ func (p Policy) Foreign() Action {
 	return Leave
 }
 
-// byKind returns the reason and the deadline of the work, and how long its message is held.
+// byKind returns the reason and the deadline of the work, and how long its message is held at the longest.
 func byKind(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) Decision {
 	var d Decision
 	switch n.Kind {
@@ -242,7 +242,8 @@ func byKind(n notice.Notice, limits notice.HookLimits, now time.Time, p Policy) 
 	case notice.Ignored:
 		return d
 	}
-	if d.Deadline = intent.InForce(d.Deadline, now); d.Deadline.IsZero() {
+	d.Deadline = intent.InForce(d.Deadline, now)
+	if d.Deadline.IsZero() || n.Kind == notice.ScheduledChange { // days may be left: the node carries the rest
 		d.HoldUntil = now.Add(p.NodeGracePeriod)
 	}
 	return d

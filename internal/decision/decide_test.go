@@ -128,19 +128,19 @@ func TestDecideAboutANodeOfOurs(t *testing.T) {
 		},
 		"a scheduled change ahead": {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Deadline: at(86400)},
-			want: Decision{Action: Drain, Why: WhyScheduledChange, Deadline: at(86400)},
+			want: Decision{Action: Drain, Why: WhyScheduledChange, Deadline: at(86400), HoldUntil: at(120)},
 		},
 		"a retirement": {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Detail: "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", Deadline: at(86400)},
-			want: Decision{Action: Drain, Why: WhyScheduledStop, Deadline: at(86400)},
+			want: Decision{Action: Drain, Why: WhyScheduledStop, Deadline: at(86400), HoldUntil: at(120)},
 		},
 		"a reboot": {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Detail: "system-reboot", Deadline: at(86400)},
-			want: Decision{Action: Drain, Why: WhyScheduledReboot, Deadline: at(86400)},
+			want: Decision{Action: Drain, Why: WhyScheduledReboot, Deadline: at(86400), HoldUntil: at(120)},
 		},
 		"maintenance of the network": {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Detail: "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED", Deadline: at(86400)},
-			want: Decision{Action: Drain, Why: WhyScheduledNetwork, Deadline: at(86400)},
+			want: Decision{Action: Drain, Why: WhyScheduledNetwork, Deadline: at(86400), HoldUntil: at(120)},
 		},
 		"a scheduled change that has begun forces nothing": {
 			n:    notice.Notice{Kind: notice.ScheduledChange, Deadline: at(-60)},

@@ -34,8 +34,6 @@ const (
 	// maxPending bounds the evictions of one drain that wait at the gate or for an answer. Urgent
 	// ones are counted apart, with the same bound.
 	maxPending = 16
-	// defaultShareFrom is Drainer.ShareFrom if that is zero.
-	defaultShareFrom = 32
 )
 
 // Drainer drains nodes. Drain may be called concurrently for different nodes; the fields must not
@@ -58,9 +56,6 @@ type Drainer struct {
 	// it does if the replacement does not come in time. The pod has the fields that [Trim] keeps, and
 	// must not be changed. nil: no workload is asked for that.
 	Surge func(ctx context.Context, pod *corev1.Pod) error
-	// ShareFrom is from how many drains at once they share one watch of all pods of the cluster, instead of one for
-	// each node; zero: 32.
-	ShareFrom int
 	// Volumes are waited for after the pods; nil: they are not.
 	Volumes *Volumes
 	// Observe is called for each answer to a request for a pod, by the goroutine of Drain; nil: it
@@ -70,7 +65,8 @@ type Drainer struct {
 	// for each pod and cause, by the goroutine of Drain; nil: it is not called.
 	Blocked func(evacuation.Blocked)
 
-	watches         podWatches
+	starts          chan struct{} // a semaphore, see maxStarts
+	makeStarts      sync.Once
 	conditionDenied sync.Once // the log says that pods of Jobs cannot get their condition
 }
 

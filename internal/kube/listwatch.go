@@ -59,7 +59,7 @@ func ListWatch[L runtime.Object](client any, objects Objects[L], selector string
 			var started watch.Interface
 			if err == nil {
 				opts.FieldSelector = selector
-				started, err = StartWatch(ctx, objects, opts)
+				started, err = startWatch(ctx, objects, opts)
 			}
 			if err != nil && ctx.Err() != nil {
 				return nil, io.EOF // the informer ends, which is no error to log
@@ -69,9 +69,9 @@ func ListWatch[L runtime.Object](client any, objects Objects[L], selector string
 	}, client)
 }
 
-// StartWatch starts a watch. It is to be answered within 10 s, and then lives as long as its context, or until it is
+// startWatch starts a watch. It is to be answered within 10 s, and then lives as long as its context, or until it is
 // stopped.
-func StartWatch[L runtime.Object](
+func startWatch[L runtime.Object](
 	ctx context.Context, objects Objects[L], opts metav1.ListOptions,
 ) (watch.Interface, error) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,19 +22,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // A podServer is an API server that has pods, lists those of a node and can be watched.
 type podServer struct {
 	*testing.T
-	slow func() time.Duration // how long a request takes; nil: no time
+	slow func() time.Duration // how long each half of a request takes; nil: no time
 	lag  func() time.Duration // how far a watch is behind; nil: not at all
 
 	mu       sync.Mutex
@@ -46,7 +45,7 @@ type podServer struct {
 	open     map[*podStream]bool
 	away     bool // no request arrives
 	expired  bool // a watch cannot begin in the past
-	refused  bool // a watch of all pods cannot begin
+	refused  bool // a watch cannot begin
 }
 
 type podChange struct {
@@ -122,19 +121,23 @@ func (s *podServer) setAway(away bool) {
 
 // RoundTrip implements http.RoundTripper.
 func (s *podServer) RoundTrip(r *http.Request) (*http.Response, error) {
-	if s.slow != nil {
-		time.Sleep(s.slow())
-	}
 	query := r.URL.Query()
+	query.Del("timeoutSeconds")
+	query.Del("timeout")
+	s.mu.Lock()
+	s.requests = append(s.requests, r.URL.Path+"?"+query.Encode())
+	s.mu.Unlock()
+	if err := s.takeTime(r.Context()); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	if s.away {
 		s.mu.Unlock()
 		return nil, errors.New("connection refused")
 	}
 	selector := query.Get("fieldSelector")
-	s.requests = append(s.requests, strings.TrimSpace(map[bool]string{true: "watch", false: "list"}[query.Has("watch")]+" "+selector))
 	var body io.ReadCloser
-	if query.Has("watch") && selector == bound && s.refused {
+	if query.Has("watch") && s.refused {
 		s.mu.Unlock()
 		return &http.Response{
 			StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}},
@@ -168,10 +171,19 @@ func (s *podServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		body = io.NopCloser(bytes.NewReader(text))
 	}
 	s.mu.Unlock()
-	if s.slow != nil {
-		time.Sleep(s.slow())
+	if err := s.takeTime(r.Context()); err != nil {
+		_ = body.Close()
+		return nil, err
 	}
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}, nil
+}
+
+// takeTime takes the time of half a request.
+func (s *podServer) takeTime(ctx context.Context) error {
+	if s.slow == nil {
+		return nil
+	}
+	return retry.Sleep(ctx, s.slow())
 }
 
 // A podStream is the body of the answer to a watch.
@@ -234,9 +246,10 @@ func (w *podStream) Close() error {
 	return nil
 }
 
-// A fleet is nodes whose pods are followed.
+// A fleet is nodes whose pods are watched.
 type fleet struct {
 	s       *podServer
+	log     logtest.Log
 	drainer *Drainer
 	ctx     context.Context
 	stores  map[string]*podStore
@@ -244,13 +257,14 @@ type fleet struct {
 	all     sync.WaitGroup
 }
 
-func newFleet(s *podServer, shareFrom int) *fleet {
+func newFleet(s *podServer) *fleet {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: s, QPS: -1})
 	if err != nil {
 		s.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(klog.NewContext(s.Context(), logtest.To(s.Output())))
-	f := &fleet{s: s, drainer: &Drainer{Client: client, ShareFrom: shareFrom}, ctx: ctx, stores: map[string]*podStore{}, stop: map[string]func(){}}
+	f := &fleet{s: s, drainer: &Drainer{Client: client}, stores: map[string]*podStore{}, stop: map[string]func(){}}
+	var cancel func()
+	f.ctx, cancel = context.WithCancel(klog.NewContext(s.Context(), f.log.Logger()))
 	s.Cleanup(func() {
 		cancel()
 		f.all.Wait()
@@ -285,7 +299,7 @@ func (f *fleet) check(when string) {
 		for _, pod := range store.list() {
 			known[pod.Name] = pod.ResourceVersion
 		}
-		if truth := f.s.onNode(node); !maps.Equal(known, truth) {
+		if truth := f.s.onNode(node); !maps.Equal(known, truth) || !store.synced() {
 			f.s.Errorf("%s: the drain of %s knows the pods %v, and there are %v", when, node, known, truth)
 		}
 	}
@@ -299,121 +313,97 @@ func (f *fleet) wantWatches(when string, want map[string]int) {
 	}
 }
 
-func TestManyDrainsShareOneWatch(t *testing.T) {
+// A list from a cache that is behind lacks pods, and one in pages is not from a
+// cache everywhere.
+func TestPodsAreListedAsOfNowAndWatchedFromThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newPodServer(t)
-		f := newFleet(s, 3)
-		for _, node := range []string{"a", "b", "c", "d", "e"} {
-			s.change("ADDED", "first-of-"+node, node)
-			f.drain(node)
-			synctest.Wait()
+		s.change("ADDED", "there", "a")
+		s.change("ADDED", "elsewhere", "b")
+		f := newFleet(s)
+		f.drain("a")
+		f.check("after the list")
+		want := []string{
+			"/api/v1/pods?fieldSelector=spec.nodeName%3Da",
+			"/api/v1/pods?allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Da&resourceVersion=97&watch=true",
 		}
-		f.wantWatches("with five drains", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, bound: 1})
-		for _, node := range []string{"a", "b", "c", "d", "e", "another"} {
-			s.change("ADDED", "second-of-"+node, node)
-			s.change("MODIFIED", "first-of-"+node, node)
+		if !slices.Equal(s.requests, want) {
+			t.Errorf("the requests are\n%q, want\n%q", s.requests, want)
 		}
-		f.check("after some changes")
-		s.change("DELETED", "first-of-c", "c")
-		f.check("after a deletion")
-		s.change("ADDED", "third-of-d", "")
+		s.change("ADDED", "late", "")
 		f.check("with a pod that has no node yet")
-		s.change("MODIFIED", "third-of-d", "d")
+		s.change("MODIFIED", "late", "a")
+		s.change("DELETED", "there", "a")
 		f.check("when it has one")
-
-		f.end("c", "d")
-		f.wantWatches("with one follower", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, bound: 1})
-
-		f.end("e")
-		f.wantWatches("without followers", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1})
-		f.drain("f")
-		f.wantWatches("with a new one", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, bound: 1})
-		f.end("a", "b")
-		f.drain("g")
-		f.wantWatches("with one more, of few", map[string]int{"spec.nodeName=g": 1, bound: 1})
-	})
-}
-
-func TestFewDrainsWatchForThemselves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(newPodServer(t), 0)
-		for k := range defaultShareFrom - 1 {
-			f.drain(fmt.Sprint(k))
-		}
-		synctest.Wait()
-		if n := f.s.watches()[bound]; n != 0 {
-			t.Errorf("%d watches are shared", n)
-		}
-		f.drain("one-more")
-		synctest.Wait()
-		if n := f.s.watches()[bound]; n != 1 {
-			t.Errorf("%d watches are shared", n)
+		if f.log.String() != "" {
+			t.Errorf("the log says:\n%s", &f.log)
 		}
 	})
 }
 
 // A list may take long, and brings the state of its end or of its beginning.
-func TestNothingIsMissedWhileAFollowerLists(t *testing.T) {
+func TestNothingIsMissedDuringAList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newPodServer(t)
-		f := newFleet(s, 1)
-		f.drain("a")
-		synctest.Wait()
-		s.change("ADDED", "there", "b")
+		f := newFleet(s)
+		s.change("ADDED", "there", "a")
 		s.slow = func() time.Duration { return time.Second }
-		f.drain("b")
+		f.drain("a")
 		time.Sleep(500 * time.Millisecond)
-		s.change("DELETED", "there", "b") // before the list
-		s.change("ADDED", "listed", "b")
+		s.change("DELETED", "there", "a") // before the list
+		s.change("ADDED", "listed", "a")
 		time.Sleep(time.Second)
-		s.change("DELETED", "listed", "b") // after the list, before its answer
-		s.change("ADDED", "late", "b")
+		s.change("DELETED", "listed", "a") // after the list, before its answer
+		s.change("ADDED", "late", "a")
 		time.Sleep(time.Minute)
 		f.check("after the list")
-		f.wantWatches("still", map[string]int{bound: 1})
 	})
 }
 
-func TestFollowersOfABrokenWatchGoOn(t *testing.T) {
-	shared, own := map[string]int{bound: 1}, map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1, "spec.nodeName=c": 1}
-	for name, test := range map[string]struct {
-		expired, refused time.Duration // how long watches cannot begin
-		want             map[string]int
-		lists            bool // after the break
-	}{
-		"by another one":              {want: shared},
-		"by another one, after tries": {refused: time.Second, want: shared},
-		"for themselves, at once":     {expired: time.Second, want: own, lists: true},
-		"for themselves, after tries": {refused: time.Minute, want: own, lists: true},
+func TestAListWithoutAnAnswerIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newPodServer(t)
+		var once sync.Once
+		s.slow = func() (takes time.Duration) {
+			once.Do(func() { takes = time.Hour })
+			return takes
+		}
+		f := newFleet(s)
+		f.drain("a")
+		time.Sleep(requestTimeout + 2*time.Second)
+		f.check("after the second list")
+	})
+}
+
+// A watch that breaks off goes on where it was. If it cannot, the pods are listed again.
+func TestABrokenWatchGoesOn(t *testing.T) {
+	for name, test := range map[string]struct{ expired, refused bool }{
+		"at once":     {},
+		"from a list": {expired: true},
+		"after tries": {refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newPodServer(t)
-				f := newFleet(s, 1)
+				f := newFleet(s)
 				f.drain("a")
-				synctest.Wait()
-				f.drain("b", "c")
-				f.wantWatches("with three drains", map[string]int{bound: 1})
-				s.change("ADDED", "first-of-a", "a")
-				s.change("ADDED", "of-another", "another")
 				time.Sleep(time.Minute)
 				s.mu.Lock()
-				s.requests, s.expired, s.refused = nil, test.expired > 0, test.refused > 0
+				s.requests, s.expired, s.refused = nil, test.expired, test.refused
 				s.mu.Unlock()
 				s.breakOff()
-				s.change("ADDED", "second-of-a", "a")
-				s.change("ADDED", "first-of-b", "b")
-				time.Sleep(max(test.expired, test.refused))
+				s.change("ADDED", "first", "a")
+				time.Sleep(time.Second)
 				s.mu.Lock()
 				s.expired, s.refused = false, false
 				s.mu.Unlock()
 				time.Sleep(time.Minute)
 				f.check("after the break")
-				f.wantWatches("after the break", test.want)
+				f.wantWatches("after the break", map[string]int{"spec.nodeName=a": 1})
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				lists := slices.ContainsFunc(s.requests, func(r string) bool { return strings.HasPrefix(r, "list") })
-				if lists != test.lists {
+				listed := slices.ContainsFunc(s.requests, func(r string) bool { return !strings.Contains(r, "watch=true") })
+				if listed != (test.expired || test.refused) {
 					t.Errorf("the requests after the break are %q", s.requests)
 				}
 			})
@@ -421,61 +411,23 @@ func TestFollowersOfABrokenWatchGoOn(t *testing.T) {
 	}
 }
 
-// An API server that cannot be reached for a moment does not end the sharing: neither when a storm begins, nor during it.
-func TestAShortOutageDoesNotEndTheSharing(t *testing.T) {
-	for name, before := range map[string]time.Duration{"at the beginning": 0, "later": time.Minute} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newPodServer(t)
-				f := newFleet(s, 3)
-				outage := func() {
-					s.setAway(true)
-					s.breakOff()
-				}
-				if before == 0 {
-					outage()
-				}
-				for k := range 40 {
-					f.drain(fmt.Sprint("node-", k))
-				}
-				if before > 0 {
-					time.Sleep(before)
-					outage()
-				}
-				time.Sleep(100 * time.Millisecond)
-				s.setAway(false)
-				time.Sleep(time.Minute)
-				f.check("after the outage")
-				if watches := s.watches(); watches[bound] != 1 || len(watches) > 3 {
-					t.Errorf("40 drains have the watches %v", watches)
-				}
-			})
-		})
-	}
-}
-
-// A goroutine dump names the node of each goroutine of a drain.
-func TestWhoWatchesAfterALostSharedWatchIsLabelledWithItsNode(t *testing.T) {
+// While the API server is away, each of the nodes of a storm tries again within seconds, and logs that once.
+func TestWhileTheAPIServerIsAwayANodeLogsItOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newPodServer(t)
-		f := newFleet(s, 1)
-		s.refused = true
-		for _, node := range []string{"a", "b"} {
-			pprof.Do(f.ctx, pprof.Labels("node", node), func(ctx context.Context) {
-				f.ctx = ctx
-				f.drain(node)
-			})
+		f := newFleet(s)
+		s.setAway(true)
+		f.drain("a", "b")
+		time.Sleep(5 * time.Minute)
+		s.setAway(false)
+		time.Sleep(watchBackoff.Cap + watchBackoff.Cap/2 + time.Second)
+		f.check("after the API server has come back")
+		warnings := map[any]int{}
+		for _, e := range f.log.Entries("the pods of a node cannot be listed and watched, trying again", "level", "warn") {
+			warnings[e.Values["node"]]++
 		}
-		time.Sleep(time.Minute)
-		f.wantWatches("each for itself", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1})
-		var dump bytes.Buffer
-		if err := pprof.Lookup("goroutine").WriteTo(&dump, 1); err != nil {
-			t.Fatal(err)
-		}
-		for goroutine := range strings.SplitSeq(dump.String(), "\n\n") {
-			if strings.Contains(goroutine, "(*podsOf).watch") && strings.Contains(goroutine, `"node":"all"`) {
-				t.Errorf("who watches one node is labelled as who watches all:\n%s", goroutine)
-			}
+		if want := map[any]int{"a": 1, "b": 1}; !maps.Equal(warnings, want) {
+			t.Errorf("warnings by node: %v, want %v:\n%s", warnings, want, &f.log)
 		}
 	})
 }
@@ -494,7 +446,7 @@ func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
 			s := newPodServer(t)
 			s.slow = func() time.Duration { return up(300 * time.Millisecond) }
 			s.lag = func() time.Duration { return up(100 * time.Millisecond) }
-			f := newFleet(s, 1+int(up(4)))
+			f := newFleet(s)
 			nodes := []string{"a", "b", "c", "d", "e", "f"}
 			for range 200 {
 				time.Sleep(up(200 * time.Millisecond))
@@ -528,94 +480,23 @@ func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
 			}
 			time.Sleep(time.Minute) // lists end
 			f.wantWatches(fmt.Sprint("at the end of seed ", seed), map[string]int{})
-			if d := f.drainer.watches.drains; d != 0 {
-				t.Errorf("seed %d: %d drains are counted at the end", seed, d)
-			}
 		})
 	}
 }
 
-// What the list has shown is not shown again by older events. A list that is older than the shared watch is made again.
-func TestAFollowerTakesWhatCameAfterItsList(t *testing.T) {
-	version := func(version string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "pod", ResourceVersion: version}}
-	}
-	store := newPodStore()
-	want := func(when, version string) {
-		if pods := store.list(); len(pods) != 1 || pods[0].ResourceVersion != version {
-			t.Errorf("%s the pods are %v, want one of version %s", when, pods, version)
-		}
-	}
-	of := &podsOf{node: "a", store: store, watches: &podWatches{}}
-	w := of.watches
-	f := w.follow(t.Context(), of, nil)
-	shared := f.shared
-	shared.started, shared.first = true, "8"
-	event := func(kind watch.EventType, v string) {
-		w.hand(shared, "a", watch.Event{Type: kind, Object: version(v)})
-	}
-	event(watch.Modified, "9")
-	event(watch.Modified, "11")
-	event(watch.Deleted, "10")
-	if store.synced() {
-		t.Error("it has pods before its list")
-	}
-	list := func(v string) *corev1.PodList {
-		return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: v}, Items: []corev1.Pod{*version(v)}}
-	}
-	if f.begin(list("7")) {
-		t.Error("it takes a list that is older than the shared watch")
-	}
-	if !f.begin(list("10")) {
-		t.Error("it does not take its list")
-	}
-	want("after the list", "11")
-	event(watch.Modified, "10")
-	want("after an event of before the list", "11")
-	event(watch.Modified, "12")
-	want("after an event", "12")
-}
-
 func TestSoManyListsAndWatchesStartAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &podWatches{}
-		var one func()
-		for range maxStarts {
-			done, err := w.startOne(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			one = done
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if _, err := w.startOne(ctx); err == nil {
-			t.Error("one more starts")
-		}
-		one()
-		if _, err := w.startOne(t.Context()); err != nil {
-			t.Errorf("nothing starts in its place: %v", err)
-		}
-	})
-}
-
-// A drain may have two minutes: it knows its pods within seconds of the first list that is answered.
-func TestADrainListsItsPodsAgainWithinSecondsWhileTheAPIServerIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
 		s := newPodServer(t)
-		f := newFleet(s, 0)
-		s.setAway(true)
-		f.drain("a")
-		time.Sleep(5 * time.Minute)
-		s.mu.Lock()
-		before := len(s.requests)
-		s.mu.Unlock()
-		s.setAway(false)
-		time.Sleep(watchBackoff.Max + watchBackoff.Max/2 + time.Second)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.requests) == before {
-			t.Errorf("no request in the %s after the API server has come back", watchBackoff.Max)
+		s.slow = func() time.Duration { return time.Second }
+		f := newFleet(s)
+		for k := range maxStarts + 1 {
+			f.drain(fmt.Sprint(k))
 		}
+		synctest.Wait()
+		if len(s.requests) != maxStarts {
+			t.Errorf("%d requests at once, want %d", len(s.requests), maxStarts)
+		}
+		time.Sleep(time.Minute)
+		f.check("after a minute")
 	})
 }
