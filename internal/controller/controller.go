@@ -381,7 +381,7 @@ func hasMembers(n *notice.Notice) bool {
 }
 
 // handleMembers does what the end of a Capacity Block, or the change of a host, asks for each of its instances, as if
-// the notice named them. The message is in flight until the drains of all their Nodes have ended.
+// the notice named them. The message is held for that of all their Nodes.
 // After a crash it is delivered again, and EC2 is asked again: then it finds the drains that
 // the Nodes carry, and what is left to do.
 func (c *Controller) handleMembers(ctx context.Context, log logr.Logger, n notice.Notice) []error {

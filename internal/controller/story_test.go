@@ -454,11 +454,23 @@ func TestADeadlineThatComesFirstEndsTheDrain(t *testing.T) {
 }
 
 func TestAPatientDrainGoesOnWithoutItsMessage(t *testing.T) {
+	for name, body := range patientNotices {
+		t.Run(name, func(t *testing.T) { testAPatientDrainGoesOnWithoutItsMessage(t, body) })
+	}
+}
+
+// patientNotices are those that a Node carries on without their messages.
+var patientNotices = map[string]func(*story) string{
+	"a recommendation":     func(s *story) string { return s.body("rebalance-recommendation", theID) },
+	"a reboot of tomorrow": func(s *story) string { return s.reboot(24 * time.Hour) },
+}
+
+func testAPatientDrainGoesOnWithoutItsMessage(t *testing.T, body func(*story) string) {
 	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = time.Hour
 		s.lead()
-		s.send(s.body("rebalance-recommendation", theID))
+		s.send(body(s))
 		s.after(119 * time.Second)
 		if s.left() != 1 {
 			t.Error("the message went before the grace period")
@@ -499,11 +511,17 @@ func TestTheNextLeaderGoesOnWithWhatTheNodeCarries(t *testing.T) {
 }
 
 func TestTheNextLeaderNeedsNoMessage(t *testing.T) {
+	for name, body := range patientNotices {
+		t.Run(name, func(t *testing.T) { testTheNextLeaderNeedsNoMessage(t, body) })
+	}
+}
+
+func testTheNextLeaderNeedsNoMessage(t *testing.T, body func(*story) string) {
 	t.Parallel()
 	tell(t, func(s *story) {
 		stop := s.lead()
 		s.drain.takes = time.Hour
-		s.send(s.body("rebalance-recommendation", theID))
+		s.send(body(s))
 		s.after(3 * time.Minute)
 		stop()
 		if s.left() != 0 {

@@ -65,9 +65,9 @@ type Drainer struct {
 	// for each pod and cause, by the goroutine of Drain; nil: it is not called.
 	Blocked func(evacuation.Blocked)
 
-	starts          chan struct{} // a semaphore, see maxStarts
-	makeStarts      sync.Once
-	conditionDenied sync.Once // the log says that pods of Jobs cannot get their condition
+	turns           sync.Once
+	lists, watches  chan struct{} // see podTurns
+	conditionDenied sync.Once     // the log says that pods of Jobs cannot get their condition
 }
 
 // Drain asks the pods that have to leave to do so. It returns

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -42,12 +43,24 @@ func newPodStore() *podStore {
 // watch keeps the store up to date with the pods of a node until ctx ends.
 func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
 	p := &podsOf{
-		pods: d.Client.CoreV1().Pods(metav1.NamespaceAll), node: node, starts: d.podStarts(),
+		pods: d.Client.CoreV1().Pods(metav1.NamespaceAll), node: node,
 		log: klog.FromContext(ctx).WithValues("node", node),
 	}
-	// A reflector logs each failure: those of all nodes, while the API server is away. podsOf logs the first.
-	cache.NewReflectorWithOptions(kube.ListWatch(p, p, onNode(node)), &corev1.Pod{}, s,
-		cache.ReflectorOptions{Backoff: &watchBackoff}).RunWithContext(klog.NewContext(ctx, logr.Discard()))
+	lists, watches := d.podTurns()
+	requests := cache.ToListerWatcherWithContext(kube.ListWatch(p, p, onNode(node)))
+	inTurn := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return takeTurn(ctx, p, lists, func() (runtime.Object, error) { return requests.ListWithContext(ctx, opts) })
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			started, err := takeTurn(ctx, p, watches, func() (watch.Interface, error) { return requests.WatchWithContext(ctx, opts) })
+			p.failed = p.failed && err != nil
+			return started, err
+		},
+	}, p)
+	// The reflector would log each failure for each node, while the API server is away.
+	cache.NewReflectorWithOptions(inTurn, &corev1.Pod{}, s, cache.ReflectorOptions{Backoff: &watchBackoff}).
+		RunWithContext(klog.NewContext(ctx, logging.Quiet(p.log)))
 }
 
 // podsOf lists and watches the pods of a node. It lists them first, as of now, which the API server answers from an
@@ -56,50 +69,40 @@ func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
 type podsOf struct {
 	pods   typedcorev1.PodInterface
 	node   string
-	starts chan struct{} // a semaphore, see maxStarts
 	log    logr.Logger
-	failed bool // the last request has failed
+	failed bool // a request has failed, and no watch has begun since
 	late   int  // how many lists have taken too long
 }
 
 // List implements [kube.Objects].
 func (p *podsOf) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
-	return start(ctx, p, func() (*corev1.PodList, error) {
-		const mostPatience = 4 // of a node with hundreds of large pods, the list may take longer than an answer that is lost
-		ctx, cancel := context.WithTimeout(ctx, requestTimeout*time.Duration(min(1+p.late, mostPatience)))
-		defer cancel()
-		list, err := p.pods.List(ctx, metav1.ListOptions{FieldSelector: onNode(p.node)})
-		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			p.late++
-		}
-		return list, err
-	})
+	const mostPatience = 3 // of a node with hundreds of large pods, the list may take longer than an answer that is lost
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout*time.Duration(min(1+p.late, mostPatience)))
+	defer cancel()
+	list, err := p.pods.List(ctx, metav1.ListOptions{FieldSelector: onNode(p.node)})
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		p.late++
+	}
+	return list, err
 }
 
 // Watch implements [kube.Objects].
 func (p *podsOf) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	return start(ctx, p, func() (watch.Interface, error) { return p.pods.Watch(ctx, opts) })
+	return p.pods.Watch(ctx, opts)
 }
 
-// start makes a request when it may begin, and logs that it has failed.
-func start[T any](ctx context.Context, p *podsOf, request func() (T, error)) (answer T, err error) {
+// takeTurn makes a request when one of the turns is free, and logs that it has failed, if it is the first.
+func takeTurn[T any](ctx context.Context, p *podsOf, turns chan struct{}, request func() (T, error)) (answer T, err error) {
 	select {
-	case p.starts <- struct{}{}:
-		defer func() { <-p.starts }()
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
 	case <-ctx.Done():
 		return answer, context.Cause(ctx)
 	}
 	answer, err = request()
-	log, says := p.log.WithValues("error", err), "the pods of a node cannot be listed and watched, trying again"
-	switch {
-	case err == nil:
-		p.failed = false
-	case ctx.Err() != nil: // the drain ends
-	case !p.failed:
+	if err != nil && ctx.Err() == nil && !p.failed {
 		p.failed = true
-		logging.Warn(log, says)
-	default:
-		log.V(1).Info(says)
+		logging.Warn(p.log, "the pods of a node cannot be listed and watched, trying again", "error", err)
 	}
 	return answer, err
 }
@@ -178,14 +181,14 @@ func (s *podStore) change(do func()) {
 	}
 }
 
-// maxStarts bounds how many drains list their pods or start a watch at once. The gate bounds it too, but not where all
-// of them have to list again: each would open connections of its own for that.
+// maxStarts bounds how many drains list their pods at once, and how many start a watch. The gate bounds those that
+// begin. Where all of them have to list or watch again, each would open a connection of its own for that.
 const maxStarts = 128
 
-// podStarts is the semaphore of maxStarts.
-func (d *Drainer) podStarts() chan struct{} {
-	d.makeStarts.Do(func() { d.starts = make(chan struct{}, maxStarts) })
-	return d.starts
+// podTurns are two semaphores of maxStarts each: watches that do not start keep out no list.
+func (d *Drainer) podTurns() (lists, watches chan struct{}) {
+	d.turns.Do(func() { d.lists, d.watches = make(chan struct{}, maxStarts), make(chan struct{}, maxStarts) })
+	return d.lists, d.watches
 }
 
 // watchBackoff says when the pods of a node are listed and watched again. client-go's own pauses, of up to a minute,

@@ -43,9 +43,10 @@ type podServer struct {
 	changed  chan struct{} // closed with the next change
 	requests []string
 	open     map[*podStream]bool
-	away     bool // no request arrives
-	expired  bool // a watch cannot begin in the past
-	refused  bool // a watch cannot begin
+	away     bool   // no request arrives
+	expired  bool   // a watch cannot begin in the past
+	refused  bool   // a watch cannot begin
+	hangs    string // "list" or "watch": these get no answer
 }
 
 type podChange struct {
@@ -119,6 +120,12 @@ func (s *podServer) setAway(away bool) {
 	s.away = away
 }
 
+func (s *podServer) setHangs(hangs string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hangs = hangs
+}
+
 // RoundTrip implements http.RoundTripper.
 func (s *podServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
@@ -126,7 +133,12 @@ func (s *podServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	query.Del("timeout")
 	s.mu.Lock()
 	s.requests = append(s.requests, r.URL.Path+"?"+query.Encode())
+	hangs := s.hangs != "" && query.Has("watch") == (s.hangs == "watch")
 	s.mu.Unlock()
+	if hangs {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
 	if err := s.takeTime(r.Context()); err != nil {
 		return nil, err
 	}
@@ -411,25 +423,49 @@ func TestABrokenWatchGoesOn(t *testing.T) {
 	}
 }
 
-// While the API server is away, each of the nodes of a storm tries again within seconds, and logs that once.
-func TestWhileTheAPIServerIsAwayANodeLogsItOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newPodServer(t)
-		f := newFleet(s)
-		s.setAway(true)
-		f.drain("a", "b")
-		time.Sleep(5 * time.Minute)
-		s.setAway(false)
-		time.Sleep(watchBackoff.Cap + watchBackoff.Cap/2 + time.Second)
-		f.check("after the API server has come back")
-		warnings := map[any]int{}
-		for _, e := range f.log.Entries("the pods of a node cannot be listed and watched, trying again", "level", "warn") {
-			warnings[e.Values["node"]]++
-		}
-		if want := map[any]int{"a": 1, "b": 1}; !maps.Equal(warnings, want) {
-			t.Errorf("warnings by node: %v, want %v:\n%s", warnings, want, &f.log)
-		}
-	})
+// While the API server is away, or answers half of what is asked, each of the nodes of a storm tries again within
+// seconds, and warns once.
+func TestANodeWhosePodsCannotBeWatchedWarnsOnce(t *testing.T) {
+	for name, fail := range map[string]func(*podServer, bool){
+		"no request arrives":   (*podServer).setAway,
+		"no list is answered":  func(s *podServer, fails bool) { s.setHangs(map[bool]string{true: "list"}[fails]) },
+		"no watch is answered": func(s *podServer, fails bool) { s.setHangs(map[bool]string{true: "watch"}[fails]) },
+		"watches are refused":  func(s *podServer, fails bool) { s.refused = fails },
+		"watches end at once":  func(s *podServer, fails bool) { s.expired = fails },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newPodServer(t)
+				f := newFleet(s)
+				fail(s, true)
+				f.drain("a", "b")
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				fail(s, false)
+				time.Sleep(3*requestTimeout + watchBackoff.Cap*3/2)
+				f.check("after it")
+				f.wantWatches("after it", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1})
+				warnings, tries := map[any]int{}, 0
+				for _, e := range f.log.Entries("") {
+					if e.Level == "debug" {
+						tries++
+						continue
+					}
+					if e.Level != "warn" || e.Message != "the pods of a node cannot be listed and watched, trying again" {
+						t.Errorf("it is logged: %v", e)
+					}
+					warnings[e.Values["node"]]++
+				}
+				want := map[any]int{"a": 1, "b": 1}
+				if name == "watches end at once" { // they have begun
+					want = map[any]int{}
+				}
+				if !maps.Equal(warnings, want) || tries == 0 && len(want) > 0 {
+					t.Errorf("warnings by node: %v, want %v; %d lines beside them", warnings, want, tries)
+				}
+			})
+		})
+	}
 }
 
 // Drains begin and end, pods change, watches lag, break off and expire, all at random.
@@ -484,19 +520,50 @@ func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
 	}
 }
 
+// In a storm on a slow API server the last nodes wait for a while. That is no failure of their requests.
 func TestSoManyListsAndWatchesStartAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const nodes = 8 * maxStarts
 		s := newPodServer(t)
-		s.slow = func() time.Duration { return time.Second }
+		s.slow = func() time.Duration { return 2 * time.Second }
 		f := newFleet(s)
-		for k := range maxStarts + 1 {
+		for k := range nodes {
 			f.drain(fmt.Sprint(k))
 		}
 		synctest.Wait()
 		if len(s.requests) != maxStarts {
 			t.Errorf("%d requests at once, want %d", len(s.requests), maxStarts)
 		}
-		time.Sleep(time.Minute)
-		f.check("after a minute")
+		time.Sleep(5 * time.Minute)
+		f.check("after all have begun")
+		if len(s.requests) != 2*nodes {
+			t.Errorf("%d requests, want a list and a watch for each of %d nodes", len(s.requests), nodes)
+		}
+	})
+}
+
+// Watches that do not start, and drains that end while their requests hang, keep no other node from its list.
+func TestADrainListsItsPodsThoughOthersHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newPodServer(t)
+		f := newFleet(s)
+		for _, hangs := range []string{"watch", "list"} {
+			s.setHangs(hangs)
+			for k := range 2 * maxStarts {
+				f.drain(fmt.Sprint(hangs, k))
+			}
+			time.Sleep(time.Second)
+			if hangs == "list" {
+				s.setHangs("")
+				for node := range maps.Clone(f.stores) {
+					f.end(node)
+				}
+			}
+			f.drain(hangs)
+			time.Sleep(time.Second)
+			if !f.stores[hangs].synced() {
+				t.Errorf("beside nodes without an answer to their %s, another one has no list", hangs)
+			}
+		}
 	})
 }

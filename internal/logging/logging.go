@@ -86,25 +86,39 @@ func Warn(log logr.Logger, message string, keysAndValues ...any) {
 	}
 }
 
-// heals makes warnings of the errors of Kubernetes' libraries, which go on after them: a watch that has failed, say, is
+// heals has the errors of Kubernetes' libraries, which go on after them, logged by say: a watch that has failed, say, is
 // begun again. An error of ours is what a person has to act on.
-type heals struct{ logr.LogSink }
+type heals struct {
+	logr.LogSink
+	say func(log logr.Logger, message string, keysAndValues ...any)
+}
 
 // Error implements logr.LogSink.
 func (h heals) Error(err error, message string, keysAndValues ...any) {
 	if err != nil {
 		keysAndValues = append(slices.Clip(keysAndValues), "error", err)
 	}
-	Warn(logr.Logger{}.WithSink(h.LogSink), message, keysAndValues...)
+	h.say(logr.Logger{}.WithSink(h.LogSink), message, keysAndValues...)
 }
 
 // WithValues implements logr.LogSink.
 func (h heals) WithValues(keysAndValues ...any) logr.LogSink {
-	return heals{h.LogSink.WithValues(keysAndValues...)}
+	return heals{h.LogSink.WithValues(keysAndValues...), h.say}
 }
 
 // WithName implements logr.LogSink.
-func (h heals) WithName(name string) logr.LogSink { return heals{h.LogSink.WithName(name)} }
+func (h heals) WithName(name string) logr.LogSink { return heals{h.LogSink.WithName(name), h.say} }
+
+// Quiet is log for a library whose failures its caller logs: all of its lines, also errors, are of level 1 at least.
+func Quiet(log logr.Logger) logr.Logger {
+	log = log.V(1)
+	if sink := log.GetSink(); sink != nil {
+		log = log.WithSink(heals{sink, func(log logr.Logger, message string, keysAndValues ...any) {
+			log.V(1).Info(message, keysAndValues...)
+		}})
+	}
+	return log
+}
 
 // Deadline is log with the value deadline, in UTC, where there is one.
 func Deadline(log logr.Logger, at time.Time) logr.Logger {
@@ -119,7 +133,7 @@ func Deadline(log logr.Logger, at time.Time) logr.Logger {
 func Redirect(log logr.Logger) {
 	kubernetes := log.WithName("kubernetes")
 	if sink := kubernetes.GetSink(); sink != nil {
-		kubernetes = kubernetes.WithSink(heals{sink})
+		kubernetes = kubernetes.WithSink(heals{sink, Warn})
 	}
 	klog.SetLoggerWithOptions(kubernetes, klog.ContextualLogger(true))
 	stdlog.SetFlags(0)
