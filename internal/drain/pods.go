@@ -53,7 +53,9 @@ func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
 			return takeTurn(ctx, p, lists, func() (runtime.Object, error) { return requests.ListWithContext(ctx, opts) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			started, err := takeTurn(ctx, p, watches, func() (watch.Interface, error) { return requests.WatchWithContext(ctx, opts) })
+			started, err := takeTurn(ctx, p, watches, func() (watch.Interface, error) {
+				return requests.WatchWithContext(ctx, opts)
+			})
 			p.failed = p.failed && err != nil
 			return started, err
 		},
@@ -76,7 +78,7 @@ type podsOf struct {
 
 // List implements [kube.Objects].
 func (p *podsOf) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
-	const mostPatience = 3 // of a node with hundreds of large pods, the list may take longer than an answer that is lost
+	const mostPatience = 3 // the list of hundreds of large pods may take longer than an answer that is lost
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout*time.Duration(min(1+p.late, mostPatience)))
 	defer cancel()
 	list, err := p.pods.List(ctx, metav1.ListOptions{FieldSelector: onNode(p.node)})
@@ -92,7 +94,9 @@ func (p *podsOf) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Inte
 }
 
 // takeTurn makes a request when one of the turns is free, and logs that it has failed, if it is the first.
-func takeTurn[T any](ctx context.Context, p *podsOf, turns chan struct{}, request func() (T, error)) (answer T, err error) {
+func takeTurn[T any](
+	ctx context.Context, p *podsOf, turns chan struct{}, request func() (T, error),
+) (answer T, err error) {
 	select {
 	case turns <- struct{}{}:
 		defer func() { <-turns }()
@@ -193,4 +197,6 @@ func (d *Drainer) podTurns() (lists, watches chan struct{}) {
 
 // watchBackoff says when the pods of a node are listed and watched again. client-go's own pauses, of up to a minute,
 // are for watches that have more time than a drain.
-var watchBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Cap: 4 * time.Second, Steps: 10}
+var watchBackoff = wait.Backoff{
+	Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Cap: 4 * time.Second, Steps: 10,
+}

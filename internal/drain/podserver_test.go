@@ -114,16 +114,18 @@ func (s *podServer) breakOff() {
 	}
 }
 
-func (s *podServer) setAway(away bool) {
+// asked returns the requests so far.
+func (s *podServer) asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away = away
+	return slices.Clone(s.requests)
 }
 
-func (s *podServer) setHangs(hangs string) {
+// set calls do, which sets what the server does from now on.
+func (s *podServer) set(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hangs = hangs
+	do()
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -339,8 +341,8 @@ func TestPodsAreListedAsOfNowAndWatchedFromThere(t *testing.T) {
 			"/api/v1/pods?fieldSelector=spec.nodeName%3Da",
 			"/api/v1/pods?allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Da&resourceVersion=97&watch=true",
 		}
-		if !slices.Equal(s.requests, want) {
-			t.Errorf("the requests are\n%q, want\n%q", s.requests, want)
+		if got := s.asked(); !slices.Equal(got, want) {
+			t.Errorf("the requests are\n%q, want\n%q", got, want)
 		}
 		s.change("ADDED", "late", "")
 		f.check("with a pod that has no node yet")
@@ -400,23 +402,18 @@ func TestABrokenWatchGoesOn(t *testing.T) {
 				f := newFleet(s)
 				f.drain("a")
 				time.Sleep(time.Minute)
-				s.mu.Lock()
-				s.requests, s.expired, s.refused = nil, test.expired, test.refused
-				s.mu.Unlock()
+				s.set(func() { s.requests, s.expired, s.refused = nil, test.expired, test.refused })
 				s.breakOff()
 				s.change("ADDED", "first", "a")
 				time.Sleep(time.Second)
-				s.mu.Lock()
-				s.expired, s.refused = false, false
-				s.mu.Unlock()
+				s.set(func() { s.expired, s.refused = false, false })
 				time.Sleep(time.Minute)
 				f.check("after the break")
 				f.wantWatches("after the break", map[string]int{"spec.nodeName=a": 1})
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				listed := slices.ContainsFunc(s.requests, func(r string) bool { return !strings.Contains(r, "watch=true") })
+				asked := s.asked()
+				listed := slices.ContainsFunc(asked, func(r string) bool { return !strings.Contains(r, "watch=true") })
 				if listed != (test.expired || test.refused) {
-					t.Errorf("the requests after the break are %q", s.requests)
+					t.Errorf("the requests after the break are %q", asked)
 				}
 			})
 		})
@@ -427,9 +424,9 @@ func TestABrokenWatchGoesOn(t *testing.T) {
 // seconds, and warns once.
 func TestANodeWhosePodsCannotBeWatchedWarnsOnce(t *testing.T) {
 	for name, fail := range map[string]func(*podServer, bool){
-		"no request arrives":   (*podServer).setAway,
-		"no list is answered":  func(s *podServer, fails bool) { s.setHangs(map[bool]string{true: "list"}[fails]) },
-		"no watch is answered": func(s *podServer, fails bool) { s.setHangs(map[bool]string{true: "watch"}[fails]) },
+		"no request arrives":   func(s *podServer, fails bool) { s.away = fails },
+		"no list is answered":  func(s *podServer, fails bool) { s.hangs = map[bool]string{true: "list"}[fails] },
+		"no watch is answered": func(s *podServer, fails bool) { s.hangs = map[bool]string{true: "watch"}[fails] },
 		"watches are refused":  func(s *podServer, fails bool) { s.refused = fails },
 		"watches end at once":  func(s *podServer, fails bool) { s.expired = fails },
 	} {
@@ -437,11 +434,11 @@ func TestANodeWhosePodsCannotBeWatchedWarnsOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newPodServer(t)
 				f := newFleet(s)
-				fail(s, true)
+				s.set(func() { fail(s, true) })
 				f.drain("a", "b")
 				time.Sleep(5 * time.Minute)
 				synctest.Wait()
-				fail(s, false)
+				s.set(func() { fail(s, false) })
 				time.Sleep(3*requestTimeout + watchBackoff.Cap*3/2)
 				f.check("after it")
 				f.wantWatches("after it", map[string]int{"spec.nodeName=a": 1, "spec.nodeName=b": 1})
@@ -495,9 +492,7 @@ func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
 				case k == 3:
 					s.breakOff()
 				case k == 4:
-					s.mu.Lock()
-					s.expired, s.refused, s.away = up(2) == 0, up(2) == 0, up(4) == 0
-					s.mu.Unlock()
+					s.set(func() { s.expired, s.refused, s.away = up(2) == 0, up(2) == 0, up(4) == 0 })
 				case s.onNode(node)[node+pod] == "":
 					s.change("ADDED", node+pod, node)
 				case k < 10:
@@ -506,9 +501,7 @@ func TestWhateverHappensDrainsKnowTheirPods(t *testing.T) {
 					s.change("MODIFIED", node+pod, node)
 				}
 			}
-			s.mu.Lock()
-			s.expired, s.refused, s.away = false, false, false
-			s.mu.Unlock()
+			s.set(func() { s.expired, s.refused, s.away = false, false, false })
 			time.Sleep(10 * time.Minute)
 			f.check(fmt.Sprint("seed ", seed))
 			for node := range maps.Clone(f.stores) {
@@ -531,13 +524,13 @@ func TestSoManyListsAndWatchesStartAtOnce(t *testing.T) {
 			f.drain(fmt.Sprint(k))
 		}
 		synctest.Wait()
-		if len(s.requests) != maxStarts {
-			t.Errorf("%d requests at once, want %d", len(s.requests), maxStarts)
+		if n := len(s.asked()); n != maxStarts {
+			t.Errorf("%d requests at once, want %d", n, maxStarts)
 		}
 		time.Sleep(5 * time.Minute)
 		f.check("after all have begun")
-		if len(s.requests) != 2*nodes {
-			t.Errorf("%d requests, want a list and a watch for each of %d nodes", len(s.requests), nodes)
+		if n := len(s.asked()); n != 2*nodes {
+			t.Errorf("%d requests, want a list and a watch for each of %d nodes", n, nodes)
 		}
 	})
 }
@@ -548,13 +541,13 @@ func TestADrainListsItsPodsThoughOthersHang(t *testing.T) {
 		s := newPodServer(t)
 		f := newFleet(s)
 		for _, hangs := range []string{"watch", "list"} {
-			s.setHangs(hangs)
+			s.set(func() { s.hangs = hangs })
 			for k := range 2 * maxStarts {
 				f.drain(fmt.Sprint(hangs, k))
 			}
 			time.Sleep(time.Second)
 			if hangs == "list" {
-				s.setHangs("")
+				s.set(func() { s.hangs = "" })
 				for node := range maps.Clone(f.stores) {
 					f.end(node)
 				}

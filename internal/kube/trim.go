@@ -479,7 +479,7 @@ func (a *answer) protobufEvent() ([]byte, error) {
 		return err
 	})
 	binary.BigEndian.PutUint32(small, uint32(len(small)-len(length))) //nolint:gosec // it is small
-	a.scratch = nil // the next event may be minutes away
+	a.scratch = nil                                                   // the next event may be minutes away
 	return small, err
 }
 

@@ -86,8 +86,8 @@ func Warn(log logr.Logger, message string, keysAndValues ...any) {
 	}
 }
 
-// heals has the errors of Kubernetes' libraries, which go on after them, logged by say: a watch that has failed, say, is
-// begun again. An error of ours is what a person has to act on.
+// heals has say log the errors of Kubernetes' libraries, which go on after them: a watch that has failed is begun
+// again. An error of ours is what a person has to act on.
 type heals struct {
 	logr.LogSink
 	say func(log logr.Logger, message string, keysAndValues ...any)
