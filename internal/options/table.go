@@ -230,7 +230,7 @@ func (c *Options) drainOptions() []Option {
 			},
 			Mode: QueueMode, Default: "-1", DefaultText: "none", value: secondsOr(&c.CompletionDelay, 0, 0, hookLimit),
 			Help: "Seconds to wait between the end of a drain and the completion of its lifecycle hook, for example " +
-				"to ship logs.",
+				"to ship logs. It is over before the hook times out, and by heartbeat-until.",
 		},
 		{
 			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"}, Mode: QueueMode, Default: "30",
