@@ -90,12 +90,12 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	sweeps, polls := a.newSweep(ctrl), a.newPoll(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
-		held: ctrl.Held, unseen: []func() string{sweeps.Unseen, polls.Unseen, ctrl.Lookup.Unseen, ctrl.Unseen},
+		held: ctrl.Held, unseen: []func() string{sweeps.Unseen, polls.Unseen, ctrl.Lookup.Unseen, ctrl.Unseen, a.nodes.Unseen},
 		failing: server.Failing, resumed: drains.Resumed(),
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{
-		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.Alive,
+		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive,
 	})()
 	beside := a.beside()
 	if a.options.CheckTag {

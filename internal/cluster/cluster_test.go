@@ -475,6 +475,9 @@ func TestRecordIsOfNoUseToAnotherNodeOfThatName(t *testing.T) {
 func TestAnIntentThatCannotBeReadIsReplaced(t *testing.T) {
 	for _, text := range []string{"", "{", `{"v":2}`, `[]`, `{"v":1,"notices":7}`} {
 		c, _, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1", Annotations: map[string]string{IntentAnnotation: text}}})
+		if unseen := c.Unseen(); !strings.HasPrefix(unseen, "what is left to do on 1 of the nodes, such as a: ") {
+			t.Errorf("%q is said to be unseen of %q", unseen, text)
+		}
 		i, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) })
 		if err != nil || len(i.Entries) != 1 {
 			t.Errorf("over %q: %+v, %v", text, i, err)
@@ -509,6 +512,9 @@ func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
 	slices.SortFunc(found, func(a, b Unfinished) int { return strings.Compare(a.Ref.Name, b.Ref.Name) })
 	if len(found) != 2 || found[0].Ref.Name != "held-back" || !found[0].Intent.HeldBack || found[1].Ref.Name != "ours" {
 		t.Errorf("found %+v", found)
+	}
+	if unseen := c.Unseen(); !strings.HasPrefix(unseen, "what is left to do on 1 of the nodes, such as broken: ") {
+		t.Errorf("unseen: %q", unseen)
 	}
 }
 

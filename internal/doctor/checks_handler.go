@@ -186,18 +186,31 @@ func handlerRuns(f *Facts) Finding {
 		return fail("find out why its pods are not created: kubectl -n "+h.Namespace+" describe deployment,replicaset",
 			"%s has no pod: nobody drains nodes", name)
 	case ready == 0:
-		const starts = 2 * time.Minute // at most, with a large image
-		severity, since := Warning, f.Now.Sub(starting[0].State.Since)
-		if !starting[0].State.Since.IsZero() && since > starts {
+		severity := Warning
+		if f.isLate(starting[0]) {
 			severity = Failed
 		}
 		return bad(severity, "wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
 			"no replica of %s is ready", name)
+	case slices.ContainsFunc(starting, f.isLate):
+		p := starting[slices.IndexFunc(starting, f.isLate)]
+		return warn("find out why: kubectl -n "+p.Namespace+" logs "+p.Name,
+			"%s: %d of %s ready: pod %s is not, which was started %s ago", name, ready, all, p.Name,
+			overview.Length(f.Now.Sub(p.State.Since)))
+	case len(h.Pods) < h.Wanted:
+		return warn("find out why the others are not created: kubectl -n "+h.Namespace+" describe deployment,replicaset",
+			"%s has %d of %s", name, len(h.Pods), overview.Count(h.Wanted, "replica"))
 	case f.together(on):
 		return warn("keep them apart by an affinity, as the chart does, then: kubectl -n "+h.Namespace+
 			" rollout restart "+h.exec(), "%s: all ready replicas are on one node, %s", name, on[0])
 	}
 	return ok("%s runs: %d of %s ready", name, ready, overview.Count(len(h.Pods), "replica"))
+}
+
+// isLate reports whether a pod that is not ready has had the time to get ready.
+func (f *Facts) isLate(p Pod) bool {
+	const starts = 2 * time.Minute // at most, with a large image
+	return !p.State.Since.IsZero() && f.Now.Sub(p.State.Since) > starts
 }
 
 // together reports whether these nodes of several replicas are one, though there is another that could take one.
@@ -286,9 +299,9 @@ func leadership(f *Facts) Finding {
 		return fail("kubectl nth resume, see docs/stop.md", "the handler is paused (%s): no node is drained", *l.Paused)
 	case l.Holder == "":
 		return warn(logs, "nobody leads in namespace %s: the last leader has released the Lease", f.Options.Namespace)
-	case f.Now.Sub(l.Renewed) > 2*l.Duration:
+	case l.Silent > 2*l.Duration:
 		return fail(logs, "nobody leads in namespace %s: %s has not renewed the Lease for %s", f.Options.Namespace, l.Holder,
-			f.Now.Sub(l.Renewed).Round(time.Second))
+			l.Silent.Round(time.Second))
 	}
 	return ok("%s leads", l.Holder)
 }

@@ -85,7 +85,7 @@ func healthy() *Facts {
 		Permissions: []Permission{{Action: "sqs:ReceiveMessage", Needed: true}, {Action: "sqs:ChangeMessageVisibility"}, {Action: "ec2:DescribeInstanceStatus"}},
 		User:        value(User{Name: user, Version: "v1.36.3"}),
 		Access:      map[kube.Access]Answer[bool]{},
-		Lease:       value(Lease{Holder: "nth-1_x", Renewed: now.Add(-time.Second), Duration: 15 * time.Second}),
+		Lease:       value(Lease{Holder: "nth-1_x", Silent: time.Second, Duration: 15 * time.Second}),
 		Nodes: value([]Node{
 			{Name: "a", ProviderID: "aws:///us-east-1a/i-0000000a", InstanceID: "i-0000000a", Region: "us-east-1"},
 			{Name: "ip-10-0-0-2.ec2.internal"},
@@ -493,6 +493,17 @@ var ailments = []struct {
 		pod(Pod{Namespace: "nth", Name: "other", Owner: "self", ServiceAccount: "node-termination-handler", State: State{Waiting: "CrashLoopBackOff", Restarts: 1, Exit: Exit{137, "OOMKilled", ""}}})(f)
 		f.Pods.Value[1].Owner = "self"
 	}, map[string]Status{"handler": Warning}, "crashing: 1 of 2 replicas: pod other has ended 1 time, with status 137 (OOMKilled)"},
+	{"one of two that does not get ready", func(f *Facts) {
+		twoReplicas("ip-10-0-0-2.ec2.internal")(f)
+		f.Pods.Value[len(f.Pods.Value)-1].State = State{Since: now.Add(-time.Hour)}
+	}, map[string]Status{"handler": Warning}, "1 of 2 replicas ready: pod second is not, which was started 1h ago"},
+	{"one of two that has just begun", func(f *Facts) {
+		twoReplicas("ip-10-0-0-2.ec2.internal")(f)
+		f.Pods.Value[len(f.Pods.Value)-1].State = State{Since: now.Add(-time.Minute)}
+	}, nil, "1 of 2 replicas ready"},
+	{"one of two that was never created", func(f *Facts) {
+		f.Deployments = value([]Deployment{{2, f.Pods.Value[1]}})
+	}, map[string]Status{"handler": Warning}, "nth/self has 1 of 2 replicas"},
 	{"two on one node of several", twoReplicas("a"), map[string]Status{"handler": Warning}, "nth/self: all ready replicas are on one node, a"},
 	{"two on the one node that is not cordoned", func(f *Facts) { twoReplicas("a")(f); f.Nodes.Value[1].Full = true }, nil, "2 of 2 replicas ready"},
 	{"two on two nodes", twoReplicas("ip-10-0-0-2.ec2.internal"), nil, "2 of 2 replicas ready"},
@@ -521,7 +532,7 @@ var ailments = []struct {
 	{"a handler that only logs", func(f *Facts) { f.Options.DryRun, f.Options.LeaderElect = true, false }, map[string]Status{"lease": Failed}, "dry-run is on: no node is drained"},
 	{"a Lease that pauses the handler", func(f *Facts) { f.Lease.Value.Paused = new("a bad rule") }, map[string]Status{"lease": Failed}, "paused (a bad rule): no node is drained"},
 	{"a Lease that was given away", func(f *Facts) { f.Lease.Value.Holder = "" }, map[string]Status{"lease": Warning}, "nobody leads"},
-	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Renewed = now.Add(-time.Minute) }, map[string]Status{"lease": Failed}, "for 1m"},
+	{"a leader that is gone", func(f *Facts) { f.Lease.Value.Silent = time.Minute }, map[string]Status{"lease": Failed}, "for 1m"},
 
 	{"pods that may not be listed", func(f *Facts) { f.Pods = Answer[[]Pod]{Err: errDenied} }, map[string]Status{"handler": Unknown, "other-handlers": Unknown, "hook-timeout": Unknown}, "x:Y"},
 	{"a policy file that is wrong", func(f *Facts) {

@@ -217,8 +217,8 @@ type User struct {
 
 // A Lease is the one by which the replicas elect a leader.
 type Lease struct {
-	Holder   string // empty: nobody
-	Renewed  time.Time
+	Holder   string        // empty: nobody
+	Silent   time.Duration // since the last renewal, when it was read
 	Duration time.Duration
 	Paused   *string // why the handler is paused by it; nil: it is not
 }

@@ -173,8 +173,9 @@ func (c *Cluster) lease(ctx context.Context, o Options) (found Lease, _ error) {
 	if err != nil {
 		return found, refused(ctx, "get leases.coordination.k8s.io", err)
 	}
+	l = lease.LookAgain(ctx, c.Client.CoordinationV1(), l)
 	found.Holder = ptr.Deref(l.Spec.HolderIdentity, "")
-	found.Renewed = ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time
+	found.Silent = time.Since(ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time)
 	found.Duration = time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
 	if why, paused := lease.Paused(l); paused {
 		found.Paused = &why

@@ -36,6 +36,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 const (
@@ -248,6 +249,30 @@ func TestWhatDoesNotAnswerIsUnknownWhenTheTimeIsOver(t *testing.T) {
 			t.Errorf("rule-spot: %+v", f)
 		}
 	})
+}
+
+// A leader is judged by when its Lease was read, and by whether it is renewed, whatever the clocks say.
+func TestALeaderLeadsHoweverLongTheOtherAnswersTake(t *testing.T) {
+	for name, behind := range map[string]time.Duration{"the same clock": 0, "a clock an hour behind": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSite(t)
+				s.Patience = 2 * time.Minute
+				s.must(s.aws.SetFault(awssim.Fault{ID: "hang", Service: "events", Hang: true}))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				s.lease(func(l *coordinationv1.LeaseSpec) { l.RenewTime = &metav1.MicroTime{Time: time.Now().Add(-behind)} })
+				go func() {
+					for retry.Sleep(ctx, time.Second) == nil {
+						s.lease(func(l *coordinationv1.LeaseSpec) { l.RenewTime = &metav1.MicroTime{Time: time.Now().Add(-behind)} })
+					}
+				}()
+				if f, sick := s.sick()["lease"]; sick {
+					t.Errorf("lease: %+v", f)
+				}
+			})
+		})
+	}
 }
 
 func TestAQueueThatIsNotThereIsSaidToBeMissing(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
@@ -57,6 +58,26 @@ func (w *Watcher) Leadership(ctx context.Context) State {
 
 // renewedWithin is longer than a leader needs for its next renewal, where answers are fast.
 const renewedWithin = 3 * retryPeriod
+
+// LookAgain returns a Lease as it is. It is for a tool, whose clock may differ from that of the holder: one that seems to
+// have expired is looked at again, after its holder would have renewed it. If it was, RenewTime is when that was seen.
+func LookAgain(
+	ctx context.Context, client typedcoordinationv1.LeasesGetter, l *coordinationv1.Lease,
+) *coordinationv1.Lease {
+	lasts := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
+	if l.Spec.RenewTime == nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" ||
+		time.Since(l.Spec.RenewTime.Time) <= lasts || retry.Sleep(ctx, renewedWithin) != nil {
+		return l
+	}
+	again, err := client.Leases(l.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
+	if err != nil {
+		return l
+	}
+	if !again.Spec.RenewTime.Equal(l.Spec.RenewTime) {
+		again.Spec.RenewTime = new(metav1.NowMicro())
+	}
+	return again
+}
 
 // look asks once. expired: the Lease is vacant by what it says of its times alone.
 func (w *Watcher) look(ctx context.Context) (_ State, expired bool) {

@@ -158,3 +158,52 @@ func TestALeaderThatRenewsItsLeaseLeadsAtFirstSightWhateverTheClocks(t *testing.
 		})
 	}
 }
+
+// A tool may run on a machine whose clock is wrong.
+func TestARenewalThatIsSeenCountsMoreThanItsTime(t *testing.T) {
+	for name, test := range map[string]struct {
+		before  time.Duration // the renewal, by our clock
+		renewed bool          // again, while we look
+		want    time.Duration // before now
+		asks    int
+	}{
+		"a fresh one":                     {time.Second, false, time.Second, 0},
+		"an old one":                      {time.Hour, false, time.Hour + renewedWithin, 1},
+		"an old one that is renewed":      {time.Hour, true, 0, 1},
+		"one that was renewed too lately": {leaseDuration + time.Second, true, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lease", Namespace: "ns"}, Spec: coordinationv1.LeaseSpec{
+					HolderIdentity: new("leader"), LeaseDurationSeconds: new(int32(leaseDuration / time.Second)),
+					RenewTime: new(metav1.NewMicroTime(time.Now().Add(-test.before))),
+				}}
+				if err := client.Tracker().Add(lease); err != nil {
+					t.Fatal(err)
+				}
+				if test.renewed {
+					time.AfterFunc(renewedWithin/2, func() {
+						lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-test.before)))
+						if _, err := client.CoordinationV1().Leases("ns").Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				got := LookAgain(t.Context(), client.CoordinationV1(), lease.DeepCopy())
+				if silent := time.Since(got.Spec.RenewTime.Time); silent != test.want {
+					t.Errorf("silent for %s, want %s", silent, test.want)
+				}
+				asks := 0
+				for _, a := range client.Actions() {
+					if a.GetVerb() == "get" {
+						asks++
+					}
+				}
+				if asks != test.asks {
+					t.Errorf("asked %d times, want %d", asks, test.asks)
+				}
+			})
+		})
+	}
+}

@@ -2,6 +2,7 @@ package overview
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,7 +24,7 @@ func (e *Episode) advice() (all []string) {
 			all = append(all, a)
 		}
 	}
-	if p := e.Pods; p != nil && p.Forced > 0 && len(e.Refused) == 0 && e.Known == Everything {
+	if p := e.Pods; p != nil && p.Forced > 0 && len(e.Refused) == 0 && e.Known == Everything && !e.deletesAtOnce() {
 		all = append(all, fmt.Sprintf("Pods were forced with no budget in their way%s: their grace period is longer than "+
 			"the notice. "+graceAdvice, listed(p.ForcedPods)))
 	}
@@ -61,6 +62,14 @@ func (e *Episode) lateCordon() string {
 	}
 	return fmt.Sprintf("Node %s was cordoned %s after its notice: check the age of the queue's messages, "+
 		"whether a leader was there, and whether the handler was paused.", name(e.Node), Length(took))
+}
+
+// deletesAtOnce reports whether the machine stopped already, or was impaired: then no pod is asked for its budget or has
+// its grace.
+func (e *Episode) deletesAtOnce() bool {
+	return slices.ContainsFunc(e.Notices, func(n Notice) bool {
+		return n.Kind == "state-change" || n.Kind == "instance-impaired"
+	})
 }
 
 const graceAdvice = "Keep `terminationGracePeriodSeconds` well below the notice (120 s for spot), and look with " +

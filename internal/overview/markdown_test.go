@@ -144,6 +144,18 @@ func TestPodsThatAreForcedAfterAnInterruptionBlameNoGrace(t *testing.T) {
 	}
 }
 
+// A machine that stops already leaves no time for a grace.
+func TestPodsThatAreDeletedAtOnceBlameNoGrace(t *testing.T) {
+	for _, kind := range []string{"state-change", "instance-impaired"} {
+		e := spot("a", ago(time.Hour), 1, overview.Counts{Forced: 1, ForcedPods: []string{"shop/a"}})
+		e.Known, e.Notices = overview.Everything, append(e.Notices, overview.Notice{Kind: kind})
+		text := (&overview.Report{At: now, Node: "a", Episodes: []overview.Episode{e}}).Markdown()
+		if strings.Contains(text, "longer than the notice") {
+			t.Errorf("%s:\n%s", kind, text)
+		}
+	}
+}
+
 // The node may have been cordoned before, and its pods asked, by the earlier leader.
 func TestAReportSaysWhatIsNotKnownAfterATakeOver(t *testing.T) {
 	e := spot("a", ago(time.Hour), 30, overview.Counts{Evicted: 1})

@@ -138,6 +138,7 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 		return nil, err
 	}
 	delay := time.Since(asked)
+	l = lease.LookAgain(ctx, v.client.CoordinationV1(), l)
 	if why, paused := lease.Paused(l); paused { // who holds the Lease renews it all the same
 		const known = "the handler is paused, so only what the nodes carry is known"
 		return nil, unreachable{why: known, paused: &why, leaderless: deserted(l) != ""}

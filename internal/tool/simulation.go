@@ -124,6 +124,7 @@ func (s *Session) readLease(ctx context.Context) {
 	}
 	switch {
 	case err == nil:
+		l = lease.LookAgain(ctx, s.client.CoordinationV1(), l)
 		why, paused := lease.Paused(l)
 		since := deserted(l)
 		switch {
@@ -135,7 +136,11 @@ func (s *Session) readLease(ctx context.Context) {
 		if pod := holderOf(l); pod != "" && s.LeaderElect {
 			s.leader = types.NamespacedName{Namespace: l.Namespace, Name: pod}
 		}
-	case s.origin.release == nil || !apierrors.IsNotFound(err):
+	case s.origin.release != nil && apierrors.IsNotFound(err):
+		if s.LeaderElect && !s.Queue.None() {
+			s.idle = fmt.Sprintf("nobody has led so far, so no notice is acted on: there is no Lease %s", s.lease)
+		}
+	default:
 		s.origin.note(fmt.Sprintf("it is not known whether the handler is paused: %v", err))
 	}
 }

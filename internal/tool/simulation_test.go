@@ -24,7 +24,7 @@ func TestASimulationKnowsWhetherTheHandlerIsPausedOrSaysThatItDoesNot(t *testing
 	}{
 		"it runs":                          {answer: leaseOf("handler-1_x")},
 		"it is paused":                     {answer: leaseOf("handler-1_x", paused), paused: "an incident"},
-		"it has not begun":                 {},
+		"it has not begun":                 {paused: "nobody has led so far, so no notice is acted on: there is no Lease node-termination-handler/node-termination-handler"},
 		"its Lease may not be read":        {answer: apierrors.NewForbidden(coordinationv1.Resource("leases"), "x", nil), note: "it is not known whether the handler is paused: "},
 		"the API server is overloaded now": {answer: apierrors.NewInternalError(errors.New("overloaded")), note: "it is not known whether the handler is paused: "},
 	} {
