@@ -109,7 +109,13 @@ func (c *Controller) Run(ctx context.Context) error {
 		beside.Go(func() { c.takeTaintsBack(ctx) })
 	}
 	if !c.DryRun && !c.OnNode && c.Lease != "" {
-		beside.Go(func() { c.handleReports(ctx) })
+		beside.Go(func() {
+			select {
+			case <-c.Registry.Resumed(): // limits count what resumes
+				c.handleReports(ctx)
+			case <-ctx.Done():
+			}
+		})
 	}
 	return c.Registry.Run(ctx)
 }

@@ -307,22 +307,91 @@ func TestTheNextLeaderGoesOnWithTheDrainOfThePodOnTheNode(t *testing.T) {
 	}
 }
 
+// A leader has its time from when it has come, however long the pod has drained by then.
 func TestTheLeaderTakesWhatThePodOnTheNodeHasBegun(t *testing.T) {
 	t.Parallel()
+	for _, after := range []time.Duration{10 * time.Second, 30 * time.Second} {
+		t.Run(after.String(), func(t *testing.T) {
+			t.Parallel()
+			tell(t, func(s *story) {
+				p := s.onNode(time.Hour)
+				p.says(lease.Vacant)
+				p.interrupts()
+				s.after(after)
+				p.wantDrains(0, 1)
+				p.says(lease.Held)
+				s.after(8 * time.Second) // it resumes
+				s.lead()
+				s.after(time.Minute)
+				p.wantDrains(1, 1)
+				if p.drain.going() != 0 {
+					t.Error("both drain the node")
+				}
+				p.wantEnded()
+			})
+		})
+	}
+}
+
+// An answer of the API server that fails, or comes late, is no end of the leader.
+func TestALeaderThatHasTakenANoticeIsNotMissedAtOnce(t *testing.T) {
+	t.Parallel()
 	tell(t, func(s *story) {
-		p := s.onNode(time.Hour)
-		p.says(lease.Vacant)
-		p.interrupts()
-		s.after(10 * time.Second)
-		p.wantDrains(0, 1)
-		p.says(lease.Held)
+		s.drain.takes = time.Minute
 		s.lead()
-		s.after(time.Minute)
+		p := s.onNode(time.Hour)
+		p.interrupts()
+		s.after(12 * time.Second)
+		p.wantDrains(1, 0)
+		p.says(lease.Vacant)
+		s.after(4 * time.Second)
+		p.says(lease.Held)
+		s.after(20 * time.Second)
+		p.wantDrains(1, 0)
+		p.says(lease.Vacant)
+		s.after(15 * time.Second)
 		p.wantDrains(1, 1)
-		if p.drain.going() != 0 {
-			t.Error("both drain the node")
+	})
+}
+
+// What the earlier leader was draining counts for limits before anything new begins.
+func TestANewLeaderResumesBeforeItTakesReports(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		const slow = 5 * time.Second
+		s.kube.PrependReactor("list", "nodes", func(a clienttesting.Action) (bool, runtimeobject.Object, error) {
+			if !a.(clienttesting.ListAction).GetListRestrictions().Labels.Empty() {
+				time.Sleep(slow)
+			}
+			return false, nil, nil
+		})
+		p := s.onNode(time.Hour)
+		p.interrupts()
+		s.after(2 * time.Second)
+		began := time.Now()
+		s.lead()
+		s.after(2 * time.Second)
+		p.wantDrains(1, 0)
+		if after := s.intent().CordonedAt.Sub(began); after < slow {
+			t.Errorf("it has cordoned the node after %s, before the answer that says what resumes", after)
 		}
-		p.wantEnded()
+	})
+}
+
+// EC2 lists events later than the metadata, and those of one account alone.
+func TestAnEventThatEC2DoesNotListIsNoneThatIsOver(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.polls()
+		s.lead()
+		p := s.onNode(time.Second)
+		p.schedules(100*time.Hour, "active")
+		s.after(10 * time.Minute)
+		p.wantDrains(1, 0)
+		s.wantDrained()
+		p.schedules(100*time.Hour, "canceled")
+		s.after(5 * time.Minute)
+		s.wantLeft(1)
 	})
 }
 

@@ -344,6 +344,13 @@ func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
 	return err
 }
 
+// writeSoon is write, and gives up after a while: who calls it has to look for the leader.
+func (r *reporter) writeSoon(ctx context.Context, node *corev1.Node) error {
+	ctx, stop := context.WithTimeout(ctx, takeBackTime)
+	defer stop()
+	return r.write(ctx, node)
+}
+
 // lacks reports whether this is another Node than the one that all that was told was written to.
 func (r *reporter) lacks(node *corev1.Node) bool {
 	r.mu.Lock()
@@ -357,7 +364,7 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 		var again <-chan time.Time // nil: there is nothing to do
 		changed := r.Cluster.Changed()
 		if node := r.Cluster.ByName(r.Node); node != nil {
-			if r.lacks(node) && r.write(ctx, node) != nil {
+			if r.lacks(node) && r.writeSoon(ctx, node) != nil {
 				again = time.After(lookAgain)
 			}
 			if todo := r.todo(node, time.Now()); len(todo) > 0 {
@@ -463,8 +470,12 @@ func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time
 		isTold := func(t told) bool { return t.Kind == e.Kind && t.Change == e.Change }
 		return !ignored && (young || slices.ContainsFunc(r.told, isTold))
 	})
+	since := on.CordonedAt
+	if r.since.After(since) { // a leader has come after the drain had begun
+		since = r.since
+	}
 	return []task{{
-		since: on.CordonedAt, waits: decision.CanWait(on, now, r.Policy), begun: !takes && !on.HeldBack,
+		since: since, waits: decision.CanWait(on, now, r.Policy), begun: !takes && !on.HeldBack,
 	}}
 }
 
@@ -490,6 +501,8 @@ func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
 	case t.unnamed && !t.taken && now.Sub(t.since) >= namedWithin:
 		return unnamed
 	case t.waits && (t.heldBack || leader == lease.Held || now.Sub(vacantSince) < vacantFor):
+		return ""
+	case leader == lease.Vacant && t.taken && now.Sub(vacantSince) < askAgain: // one answer that failed tells nothing
 		return ""
 	case leader == lease.Vacant:
 		return vacant

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -97,6 +98,7 @@ type Poll struct {
 
 	search   search.Rounds
 	absent   map[key]int          // at so many polls in a row what a Node carries was not listed
+	seen     map[key]bool         // what a Node carries was listed before, in this term
 	impaired map[string]time.Time // since when the status checks of an instance fail
 	told     map[string]bool      // of those
 	impairs  int                  // for impairedFor
@@ -257,7 +259,8 @@ func (p *Poll) impairedNow(impairments []instance.Impairment, now time.Time) (fo
 // ended returns the notices that end what Nodes carry and EC2 does not list any more. The status
 // checks of an instance that does not run are not listed either: its node is not ready.
 func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (found []notice.Notice) {
-	absent := map[key]int{}
+	absent, seen := map[key]int{}, map[key]bool{}
+	isOfPoll := func(id string) bool { return !notice.OfMetadata(id) }
 	p.Handler.Polled(func(id string, e intent.Entry, ready bool) {
 		at, isListed := key{id, e.Change}, false
 		if e.Kind == notice.InstanceImpaired {
@@ -267,10 +270,14 @@ func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (f
 			isListed = listed[at]
 		}
 		code, isOver := over[at]
+		seen[at] = p.seen[at]
 		switch {
 		case isListed:
+			seen[at] = true
 			return
 		case isOver:
+		case !p.seen[at] && len(e.IDs) > 0 && !slices.ContainsFunc(e.IDs, isOfPoll):
+			return // the metadata alone has told of it, and EC2 may list it later, or never: it is asked about one account
 		default:
 			if absent[at] = p.absent[at] + 1; absent[at] < absences {
 				return
@@ -282,7 +289,7 @@ func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (f
 		}
 		found = append(found, n)
 	})
-	p.absent = absent
+	p.absent, p.seen = absent, seen
 	return found
 }
 
