@@ -90,7 +90,10 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	sweeps, polls := a.newSweep(ctrl), a.newPoll(ctrl)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
-		held: ctrl.Held, unseen: []func() string{sweeps.Unseen, polls.Unseen, ctrl.Lookup.Unseen, ctrl.Unseen, a.nodes.Unseen},
+		held: ctrl.Held,
+		unseen: []func() string{
+			sweeps.Unseen, polls.Unseen, ctrl.Lookup.Unseen, ctrl.Unseen, a.nodes.Unseen,
+		},
 		failing: server.Failing, resumed: drains.Resumed(),
 	})()
 	a.lookout.rebuild(a.nodes)
@@ -114,7 +117,10 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) error {
 	drains := ctrl.Registry
 	defer a.health.lead(time.Now, drains.HeldBack)() // the Lease tells of an API server that is silent
-	defer a.lookout.lead(lookedAt{status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed()})()
+	defer a.lookout.lead(lookedAt{
+		status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed(),
+		unseen: []func() string{a.nodes.Unseen},
+	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load})()
 	receive := func(ctx context.Context) error {

@@ -475,7 +475,7 @@ func TestRecordIsOfNoUseToAnotherNodeOfThatName(t *testing.T) {
 func TestAnIntentThatCannotBeReadIsReplaced(t *testing.T) {
 	for _, text := range []string{"", "{", `{"v":2}`, `[]`, `{"v":1,"notices":7}`} {
 		c, _, ref := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1", Annotations: map[string]string{IntentAnnotation: text}}})
-		if unseen := c.Unseen(); !strings.HasPrefix(unseen, "what is left to do on 1 of the nodes, such as a: ") {
+		if unseen := c.Unseen(); unseen != "" { // it has no label: a kubelet can write anything there
 			t.Errorf("%q is said to be unseen of %q", unseen, text)
 		}
 		i, err := c.Record(t.Context(), ref, func(i intent.Intent) intent.Intent { return i.With(spot("a"), nil, now) })

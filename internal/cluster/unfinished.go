@@ -123,19 +123,20 @@ func (c *Cluster) intents(
 	})
 }
 
-// Unseen says on which nodes an intent cannot be read, so that nobody does what it asks for; empty: on none.
+// Unseen says on which nodes with a label of ours the intent cannot be read, so that nobody does what it asks for;
+// empty: on none.
 func (c *Cluster) Unseen() string {
 	var names []string
 	c.All(func(node *corev1.Node) {
-		if _, _, err := ReadIntent(node); err != nil {
+		if _, _, err := ReadIntent(node); err != nil && node.Labels[StateLabel] != "" {
 			names = append(names, node.Name)
 		}
 	})
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("what is left to do on %d of the nodes, such as %s: the annotation %s cannot be read. "+
-		"The next notice replaces it", len(names), slices.Min(names), IntentAnnotation)
+	return fmt.Sprintf("what is left to do on %d of the nodes, such as %s: the annotation %s cannot be read; "+
+		"if the node has to stay, remove it and uncordon the node", len(names), slices.Min(names), IntentAnnotation)
 }
 
 // Reported calls visit for each node whose pod has reported something, according to the watch. The nodes are shared and

@@ -15,7 +15,8 @@ const polledDoc = `
 The leader asks EC2 once a minute (` + "`status-interval`" + `, on by default) for two things. It needs ` + "`ec2:DescribeInstanceStatus`" + `.
 
 **Scheduled events**, of which AWS Health tells with best effort. They are handled as [scheduled changes](#scheduled-change), once, and
-again if they are moved. One is over when EC2 calls it completed or cancelled, or has not listed it at two polls in a row.
+again if they are moved. One is over when EC2 calls it completed or cancelled, or has not listed it at two polls in a row, if
+it has before or no pod on the node reports it.
 
 **Impaired instances**: the instance status or the system status has been impaired for two minutes. By default the node only gets a
 Warning Event, ` + "`InstanceImpaired`" + `. With ` + "`drain-impaired-instances`" + ` it is a notice:

@@ -91,10 +91,12 @@ func (u Unannounced) ToldAs(id string, at time.Time) (change string) {
 }
 
 // Polled calls visit for each entry that a Node carries and that a poll has found.
-func (u Unannounced) Polled(visit func(instance string, e intent.Entry, ready bool)) {
+func (u Unannounced) Polled(visit func(instance string, e intent.Entry, ready, reported bool)) {
 	u.Cluster.Carried(func(node *corev1.Node, e intent.Entry) {
 		if id := cluster.InstanceID(node); id != "" && e.Polled() {
-			visit(id, e, cluster.Ready(node))
+			r, _ := cluster.ReadReport(node) // what cannot be read reports nothing
+			tells := func(n notice.Notice) bool { return n.Kind == e.Kind && n.Change == e.Change && !n.Ended }
+			visit(id, e, cluster.Ready(node), slices.ContainsFunc(r.Notices, tells))
 		}
 	})
 }

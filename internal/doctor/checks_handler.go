@@ -149,20 +149,8 @@ func handlerRuns(f *Facts) Finding {
 			"no handler for this queue is installed")
 	}
 	name := h.Namespace + "/" + h.Name
-	var crashing, stuck, starting []Pod
-	var on []string // the nodes of those that are ready
-	for _, p := range h.Pods {
-		switch {
-		case p.State.Ready:
-			on = append(on, p.Node)
-		case p.State.Waiting == "CrashLoopBackOff" || p.State.Restarts > 0:
-			crashing = append(crashing, p)
-		case p.State.Waiting != "" && p.State.Waiting != "ContainerCreating" && p.State.Waiting != "PodInitializing":
-			stuck = append(stuck, p)
-		default:
-			starting = append(starting, p)
-		}
-	}
+	h.Pods = slices.DeleteFunc(slices.Clone(h.Pods), func(p Pod) bool { return p.State.Leaving })
+	on, crashing, stuck, starting := h.sorted()
 	ready := len(on)
 	severity := Warning // another replica does its work
 	if ready == 0 {
@@ -194,8 +182,8 @@ func handlerRuns(f *Facts) Finding {
 			"no replica of %s is ready", name)
 	case slices.ContainsFunc(starting, f.isLate):
 		p := starting[slices.IndexFunc(starting, f.isLate)]
-		return warn("find out why: kubectl -n "+p.Namespace+" logs "+p.Name,
-			"%s: %d of %s ready: pod %s is not, which was started %s ago", name, ready, all, p.Name,
+		return warn("find out why: kubectl -n "+p.Namespace+" describe pod "+p.Name,
+			"%s: %d of %s ready: pod %s has not been for %s", name, ready, all, p.Name,
 			overview.Length(f.Now.Sub(p.State.Since)))
 	case len(h.Pods) < h.Wanted:
 		return warn("find out why the others are not created: kubectl -n "+h.Namespace+" describe deployment,replicaset",
@@ -205,6 +193,23 @@ func handlerRuns(f *Facts) Finding {
 			" rollout restart "+h.exec(), "%s: all ready replicas are on one node, %s", name, on[0])
 	}
 	return ok("%s runs: %d of %s ready", name, ready, overview.Count(len(h.Pods), "replica"))
+}
+
+// sorted are the nodes of its pods that are ready, and the others by what keeps them.
+func (h *Handler) sorted() (on []string, crashing, stuck, starting []Pod) {
+	for _, p := range h.Pods {
+		switch {
+		case p.State.Ready:
+			on = append(on, p.Node)
+		case p.State.Waiting == "CrashLoopBackOff" || p.State.Restarts > 0:
+			crashing = append(crashing, p)
+		case p.State.Waiting != "" && p.State.Waiting != "ContainerCreating" && p.State.Waiting != "PodInitializing":
+			stuck = append(stuck, p)
+		default:
+			starting = append(starting, p)
+		}
+	}
+	return on, crashing, stuck, starting
 }
 
 // isLate reports whether a pod that is not ready has had the time to get ready.

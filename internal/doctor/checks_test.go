@@ -496,11 +496,15 @@ var ailments = []struct {
 	{"one of two that does not get ready", func(f *Facts) {
 		twoReplicas("ip-10-0-0-2.ec2.internal")(f)
 		f.Pods.Value[len(f.Pods.Value)-1].State = State{Since: now.Add(-time.Hour)}
-	}, map[string]Status{"handler": Warning}, "1 of 2 replicas ready: pod second is not, which was started 1h ago"},
+	}, map[string]Status{"handler": Warning}, "1 of 2 replicas ready: pod second has not been for 1h"},
 	{"one of two that has just begun", func(f *Facts) {
 		twoReplicas("ip-10-0-0-2.ec2.internal")(f)
 		f.Pods.Value[len(f.Pods.Value)-1].State = State{Since: now.Add(-time.Minute)}
 	}, nil, "1 of 2 replicas ready"},
+	{"one that is leaving", func(f *Facts) {
+		twoReplicas("ip-10-0-0-2.ec2.internal")(f)
+		f.Pods.Value[len(f.Pods.Value)-1].State = State{Since: now.Add(-time.Hour), Leaving: true}
+	}, nil, "1 of 1 replica ready"},
 	{"one of two that was never created", func(f *Facts) {
 		f.Deployments = value([]Deployment{{2, f.Pods.Value[1]}})
 	}, map[string]Status{"handler": Warning}, "nth/self has 1 of 2 replicas"},

@@ -254,7 +254,8 @@ type State struct {
 	Waiting, Message string    // why a container does not run, or the pod is on no node
 	Restarts         int       // of that container
 	Exit             Exit      // its last one
-	Since            time.Time // when a kubelet has taken it on; zero: not yet
+	Since            time.Time // when it last got ready, or ceased to be; zero: no kubelet has taken it on
+	Leaving          bool      // it is deleted, and not gone yet
 }
 
 // An Exit says how a container ended.

@@ -260,6 +260,7 @@ func PodOf(p *corev1.Pod) Pod {
 		}
 	}
 	pod.State = stateOf(&p.Status)
+	pod.State.Leaving = p.DeletionTimestamp != nil
 	for _, container := range p.Spec.Containers {
 		pod.Images = append(pod.Images, container.Image)
 		pod.Args = append(pod.Args, container.Command...)
@@ -283,6 +284,9 @@ func stateOf(s *corev1.PodStatus) State {
 		switch {
 		case condition.Type == corev1.PodReady:
 			state.Ready = condition.Status == corev1.ConditionTrue
+			if s.StartTime != nil && !condition.LastTransitionTime.IsZero() {
+				state.Since = condition.LastTransitionTime.Time
+			}
 		case condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse:
 			state.Waiting, state.Message = condition.Reason, condition.Message
 		}

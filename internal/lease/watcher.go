@@ -59,7 +59,7 @@ func (w *Watcher) Leadership(ctx context.Context) State {
 // renewedWithin is longer than a leader needs for its next renewal, where answers are fast.
 const renewedWithin = 3 * retryPeriod
 
-// LookAgain returns a Lease as it is. It is for a tool, whose clock may differ from that of the holder: one that seems to
+// LookAgain returns a Lease as it is. It is for a tool, whose clock may be ahead of the holder's: one that seems to
 // have expired is looked at again, after its holder would have renewed it. If it was, RenewTime is when that was seen.
 func LookAgain(
 	ctx context.Context, client typedcoordinationv1.LeasesGetter, l *coordinationv1.Lease,

@@ -184,8 +184,9 @@ func TestARenewalThatIsSeenCountsMoreThanItsTime(t *testing.T) {
 				}
 				if test.renewed {
 					time.AfterFunc(renewedWithin/2, func() {
-						lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-test.before)))
-						if _, err := client.CoordinationV1().Leases("ns").Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+						renewed := lease.DeepCopy()
+						renewed.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-test.before)))
+						if _, err := client.CoordinationV1().Leases("ns").Update(t.Context(), renewed, metav1.UpdateOptions{}); err != nil {
 							t.Error(err)
 						}
 					})

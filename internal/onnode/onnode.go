@@ -374,8 +374,8 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 				again = time.After(lookAgain)
 			}
 		}
-		if again == nil {
-			r.vacant = time.Time{}
+		if again == nil { // what comes next asks again
+			r.vacant, r.asked = time.Time{}, time.Time{}
 		}
 		select {
 		case <-ctx.Done():

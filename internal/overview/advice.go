@@ -24,7 +24,7 @@ func (e *Episode) advice() (all []string) {
 			all = append(all, a)
 		}
 	}
-	if p := e.Pods; p != nil && p.Forced > 0 && len(e.Refused) == 0 && e.Known == Everything && !e.deletesAtOnce() {
+	if p := e.Pods; p != nil && p.Forced > 0 && e.graceWasTooLong() {
 		all = append(all, fmt.Sprintf("Pods were forced with no budget in their way%s: their grace period is longer than "+
 			"the notice. "+graceAdvice, listed(p.ForcedPods)))
 	}
@@ -64,11 +64,11 @@ func (e *Episode) lateCordon() string {
 		"whether a leader was there, and whether the handler was paused.", name(e.Node), Length(took))
 }
 
-// deletesAtOnce reports whether the machine stopped already, or was impaired: then no pod is asked for its budget or has
-// its grace.
-func (e *Episode) deletesAtOnce() bool {
-	return slices.ContainsFunc(e.Notices, func(n Notice) bool {
-		return n.Kind == "state-change" || n.Kind == "instance-impaired"
+// graceWasTooLong reports whether pods were forced for their grace alone: nothing has refused them, and the machine was
+// not about to stop, or impaired, when they were asked, which leaves them no grace.
+func (e *Episode) graceWasTooLong() bool {
+	return len(e.Refused) == 0 && e.Known == Everything && !slices.ContainsFunc(e.Notices, func(n Notice) bool {
+		return (n.Kind == "state-change" || n.Kind == "instance-impaired") && !n.At.After(e.FirstAsked)
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -69,9 +68,9 @@ type Handler interface {
 	HasHeardOf(n notice.Notice) bool
 	// ToldAs is the change that a message has told of a Node of the instance, and that begins at that time; empty: none.
 	ToldAs(instance string, at time.Time) (change string)
-	// Polled calls visit for each entry that a Node carries and that a poll has found, and says
-	// whether the Node is ready.
-	Polled(visit func(instance string, e intent.Entry, ready bool))
+	// Polled calls visit for each entry that a Node carries and that a poll may have found, and says
+	// whether the Node is ready, and whether a pod on it reports the change as the metadata does.
+	Polled(visit func(instance string, e intent.Entry, ready, reported bool))
 	// Impaired is told of an instance with a Node whose status checks fail, with their names. It is
 	// told once for each time that they fail.
 	Impaired(instance, checks string)
@@ -86,7 +85,7 @@ type Metrics interface {
 
 // A Poll asks EC2, again and again, for scheduled events and failed status checks. Those of the
 // cluster's nodes are handled as notices. What nodes carry of it says what is known already, so
-// that a new leader needs no memory. Set the fields before Run.
+// that a new leader needs no memory of it. Set the fields before Run.
 type Poll struct {
 	Source  Source
 	Handler Handler
@@ -260,8 +259,7 @@ func (p *Poll) impairedNow(impairments []instance.Impairment, now time.Time) (fo
 // checks of an instance that does not run are not listed either: its node is not ready.
 func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (found []notice.Notice) {
 	absent, seen := map[key]int{}, map[key]bool{}
-	isOfPoll := func(id string) bool { return !notice.OfMetadata(id) }
-	p.Handler.Polled(func(id string, e intent.Entry, ready bool) {
+	p.Handler.Polled(func(id string, e intent.Entry, ready, reported bool) {
 		at, isListed := key{id, e.Change}, false
 		if e.Kind == notice.InstanceImpaired {
 			_, isListed = p.impaired[id]
@@ -276,8 +274,8 @@ func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (f
 			seen[at] = true
 			return
 		case isOver:
-		case !p.seen[at] && len(e.IDs) > 0 && !slices.ContainsFunc(e.IDs, isOfPoll):
-			return // the metadata alone has told of it, and EC2 may list it later, or never: it is asked about one account
+		case reported && !p.seen[at]: // EC2 may list it later, or never: it is asked about one account
+			return
 		default:
 			if absent[at] = p.absent[at] + 1; absent[at] < absences {
 				return

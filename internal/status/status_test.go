@@ -88,9 +88,9 @@ func (c cluster) HasHeardOf(n notice.Notice) bool { return slices.Contains(c.hea
 
 func (c cluster) ToldAs(string, time.Time) string { return "" } // see package controller
 
-func (c cluster) Polled(visit func(instance string, e intent.Entry, ready bool)) {
+func (c cluster) Polled(visit func(instance string, e intent.Entry, ready, reported bool)) {
 	for id, e := range c.carried {
-		visit(id, e, true)
+		visit(id, e, true, false)
 	}
 }
 

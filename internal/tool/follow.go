@@ -165,8 +165,6 @@ func (s *sentNotice) look(ctx context.Context) (p progress, err error) {
 
 // askWhatBlocks asks the leader what refuses to let pods go. Where it does not answer, it is what it was.
 func (s *sentNotice) askWhatBlocks(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
-	defer cancel()
 	v, err := s.viewer()
 	if err != nil {
 		return
@@ -175,6 +173,8 @@ func (s *sentNotice) askWhatBlocks(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
 	n := v.current(ctx, l, s.node.Name)
 	if n == nil {
 		return
@@ -213,9 +213,10 @@ func (s *sentNotice) pods(ctx context.Context, last progress) string {
 	if last.outcome == "" || err != nil {
 		return ""
 	}
+	l, err := v.leader(ctx)
 	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
-	for l, err := v.leader(ctx); err == nil; err = retry.Sleep(ctx, lookPause) {
+	for ; err == nil; err = retry.Sleep(ctx, lookPause) {
 		var h overview.History
 		if v.ask(ctx, l, overview.HistoryPath, &h) != nil {
 			break

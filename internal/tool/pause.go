@@ -41,7 +41,7 @@ and hooks time out.
 
 `
 	fmt.Fprint(out, means)
-	if since := deserted(l); since != "" {
+	if since := deserted(lease.LookAgain(ctx, v.client.CoordinationV1(), l)); since != "" {
 		fmt.Fprintf(out, "But %s of the Lease %s/%s: no handler goes by it now, and who leads by it next begins paused.\n"+
 			"If a handler drains nodes all the same, it has another Lease: see kubectl get leases -A.\n\n",
 			since, l.Namespace, l.Name)
@@ -91,7 +91,7 @@ func (v *Viewer) Resume(ctx context.Context, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "Resumed, by the Lease %s/%s: the handler goes on with what nodes carry, and with the notices "+
 		"that wait. It was paused (%s).\n", l.Namespace, l.Name, overview.Clean(why))
-	if since := deserted(l); since != "" {
+	if since := deserted(lease.LookAgain(ctx, v.client.CoordinationV1(), l)); since != "" {
 		fmt.Fprintf(out, "But %s of the Lease %s/%s, so nobody leads, and nothing goes on before a replica does: "+
 			"check that the handler's pods run.\n", since, l.Namespace, l.Name)
 	}

@@ -370,9 +370,11 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 		"not the leader":          {led, says(503, "this replica does not lead"), "pod node-termination-handler/handler-1 does not lead any more: try again", "handler-1"},
 		"restarted":               {led, says(421, "the host is not one of this server"), "pod node-termination-handler/handler-1 does not lead any more: try again", "handler-1"},
 		"port closed":             {led, unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: it may have ended just now: then another replica leads, mostly within 20 seconds. If that lasts, a NetworkPolicy or a firewall must let it through", "handler-1"},
-		"killed": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) {
-			l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-8 * time.Second)))
-		}), unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: it has not renewed its Lease for 8s by the clock of this machine, so it has probably ended: then another replica leads, mostly within 20 seconds. If that lasts, a NetworkPolicy or a firewall must let it through", "handler-1"},
+		"killed": {func() any { // by the clock, when its turn has come
+			return leaseOf("handler-1_x", func(l *coordinationv1.Lease) {
+				l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-8 * time.Second)))
+			})
+		}, unavailable, "the API server cannot reach pod node-termination-handler/handler-1 on port 9999: it has not renewed its Lease for 8s by the clock of this machine, so it has probably ended: then another replica leads, mostly within 20 seconds. If that lasts, a NetworkPolicy or a firewall must let it through", "handler-1"},
 		"other words": {led, apierrors.NewInternalError(errors.New("etcd is away")), "pod node-termination-handler/handler-1 cannot be asked on port 9999: the answer is: Internal error occurred: etcd is away", "handler-1"},
 		"dead, and nothing is served": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) {
 			l.Labels[app.PortLabel], l.Spec.RenewTime = app.NoPort, new(metav1.NewMicroTime(at.Add(-time.Hour)))
@@ -380,6 +382,9 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 		"nothing is served": {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Labels[app.PortLabel] = app.NoPort }), nil, "pod handler-1 leads and serves nothing: set enable-prometheus-server", "handler-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if f, is := test.lease.(func() any); is {
+				test.lease = f()
+			}
 			server := newAPIServer(t, map[string]any{
 				leasePath: test.lease, proxyPath: test.proxy, nodesPath: nodes, leasesPath: &coordinationv1.LeaseList{},
 			})
