@@ -63,7 +63,7 @@ led before it, or it keeps no older ones; or a node does not tell how its drain 
 		switch {
 		case err != nil:
 			return err
-		case report.LostAny():
+		case report.Harmed():
 			return statusError(exitWarned)
 		case report.Incomplete():
 			return statusError(exitUnknown)

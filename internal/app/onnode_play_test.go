@@ -129,7 +129,7 @@ func TestNothingGrowsOnTheNode(t *testing.T) {
 					ID: fmt.Sprintf("instance-event-%017d", hour%8), Code: "system-reboot", State: "active", NotBefore: time.Now().Add(10 * time.Hour),
 				}
 				m.metadata.Schedule(e)
-				m.after(30 * time.Second)
+				m.after(time.Minute)
 				if node, _ := m.node(); !node.Spec.Unschedulable {
 					t.Fatalf("hour %d: it is not cordoned", hour)
 				}
@@ -139,7 +139,7 @@ func TestNothingGrowsOnTheNode(t *testing.T) {
 				if node, _ := m.node(); node.Spec.Unschedulable {
 					t.Fatalf("hour %d: it is cordoned", hour)
 				}
-				m.after(59 * time.Minute)
+				m.after(58*time.Minute + 30*time.Second)
 			}
 			m.kube.ClearActions() // the fake remembers every request
 			m.log.Reset()

@@ -285,7 +285,7 @@ func TestARecommendationCordonsOrDrainsAsTheOptionsSay(t *testing.T) {
 			m.options.RebalanceMonitoring, m.options.RebalanceDraining = tt.monitoring, tt.draining
 			m.start()
 			m.metadata.Recommend(time.Now())
-			m.after(10 * time.Second)
+			m.after(time.Minute)
 			m.want(name, tt.cordoned, tt.outcome, tt.evicted)
 			m.wantTaints(name, tt.taints...)
 			m.metadata.InterruptSpot("stop", time.Now().Add(2*time.Minute))
@@ -442,7 +442,7 @@ func (m *machine) rebootsFor(code string, begins time.Duration, reboots, listed 
 	change := awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: code, State: "active", NotBefore: time.Now().Add(begins)}
 	stop := m.start()
 	m.metadata.Schedule(change)
-	m.after(30 * time.Second)
+	m.after(time.Minute)
 	m.want("announced", true, intent.Drained, 1)
 	m.wantTaints("announced", "scheduled-maintenance")
 	stop()
@@ -479,7 +479,7 @@ func TestANodeWithoutAProviderIDOfEC2IsFoundByItsName(t *testing.T) {
 			}
 			m.start()
 			m.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "instance-stop", State: "active", NotBefore: time.Now().Add(time.Hour)})
-			m.after(10 * time.Second)
+			m.after(time.Minute)
 			m.want("announced", true, intent.Drained, 1)
 			m.metadata.Schedule(awssim.MaintenanceEvent{ID: "instance-event-0d59937288b749b32", Code: "instance-stop", State: "completed", NotBefore: time.Now()})
 			m.after(10 * time.Second)

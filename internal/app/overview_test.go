@@ -93,8 +93,8 @@ func TestAReplicaThatStandsByKnowsHowDrainsHaveEnded(t *testing.T) {
 			t.Errorf("%s: outcomes %q, want %q; error %v", name, got, tt.want, err)
 		}
 		r := overview.Report{Since: h.Since, KnownSince: h.Since, Episodes: h.Episodes}
-		if unknown := slices.Contains(tt.want, ""); r.Incomplete() != unknown || r.LostAny() != slices.Contains(tt.want, "missed") {
-			t.Errorf("%s: incomplete %t, lost %t", name, r.Incomplete(), r.LostAny())
+		if unknown := slices.Contains(tt.want, ""); r.Incomplete() != unknown || r.Harmed() != slices.Contains(tt.want, "missed") {
+			t.Errorf("%s: incomplete %t, lost %t", name, r.Incomplete(), r.Harmed())
 		}
 	}
 }

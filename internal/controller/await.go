@@ -70,7 +70,7 @@ func (t *task) awaitReady(ctx context.Context) error {
 			t.Deadline = next.Deadline // the limits of the hook may have been read by now
 		}
 		late := !time.Now().Before(t.Deadline)
-		ready := next.Action == decision.Launch && next.found.Ready && next.hasRestarted()
+		ready := next.Action == decision.Launch && next.found.Ready && next.hasRestarted() && (late || !next.isEnding())
 		if ready {
 			if err := next.backInService(ctx); err != nil {
 				return err
@@ -110,13 +110,26 @@ func (t *task) hasRestarted() bool {
 		cluster.ReadySince(node).After(t.n.Time) || time.Since(t.n.Time) > silence
 }
 
+// intents are those of all Nodes of the instance, also of one that was deleted: its next Node would get it.
+func (t *task) intents() []intent.Intent {
+	return append(t.c.Registry.Intents(t.found.Ref()), t.found.Intent)
+}
+
+// isEnding reports whether a Node carries the hook of a termination from before the launch. Auto Scaling has ended that
+// hook, so its drain is about to end: what was done is taken back then.
+func (t *task) isEnding() bool {
+	before := func(e intent.Entry) bool { return e.Kind == notice.ASGTerminate && e.Before(t.n.Time) }
+	return slices.ContainsFunc(t.intents(), func(i intent.Intent) bool {
+		return len(i.Hooks) > 0 && slices.ContainsFunc(i.Entries, before)
+	})
+}
+
 // backInService reverts what was done to the nodes in earlier lives of the instance,
 // because its Auto Scaling group wants it again. Notices after the last launch stay, except
 // for a termination that ended in a warm pool whose instances keep running. Where the role
 // has no permission to ask EC2, the open launch hook counts as the launch.
 func (t *task) backInService(ctx context.Context) error {
-	// Also of a Node that was deleted: its next Node would get it.
-	intents := append(t.c.Registry.Intents(t.found.Ref()), t.found.Intent)
+	intents := t.intents()
 	if !slices.ContainsFunc(intents, func(i intent.Intent) bool { return len(i.Entries) > 0 }) {
 		return nil
 	}

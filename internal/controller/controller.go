@@ -322,20 +322,16 @@ func (t *task) report(waited bool) {
 	logging.Deadline(log, d.Deadline).Info("decided", values...)
 }
 
-// leaveUnknown is the verdict on a message about what is no instance, as far as we know: it is treated as one about an
-// instance of somebody else.
+// leaveUnknown is the verdict on a message about what is no instance, as far as we know. It is never deleted: the id may
+// be of a form that is newer than this release.
 func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) error {
-	action := c.CurrentPolicy().Foreign()
-	c.Observer.Decided(report.Decision{Action: action, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
+	c.Observer.Decided(report.Decision{Action: decision.Leave, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
 	if !c.strange.Before(m.ID) {
-		logging.Warn(log, "a message is about an id that is no instance's (logged once)",
-			"error", err, "action", action.String(), "body", quoted(m.Body))
+		logging.Warn(log, "a message is about an id that is no instance's: it is left until it expires (logged once)",
+			"error", err, "body", quoted(m.Body))
 	}
-	switch {
-	case c.DryRun:
+	if c.DryRun {
 		return errDryRun
-	case action == decision.Drop:
-		return nil
 	}
 	return leaveError{decision.WhyNoInstanceID}
 }

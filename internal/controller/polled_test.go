@@ -151,6 +151,36 @@ func TestAnEventThatIsMovedGetsItsNewTime(t *testing.T) {
 	}
 }
 
+// The message of AWS Health that says so was lost.
+func TestAChangeThatEC2ListsAsOverIsOverThoughAMessageHasToldOfIt(t *testing.T) {
+	t.Parallel()
+	for name, another := range map[string]bool{"alone": false, "another begins then": true} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.polls()
+				s.lead()
+				e := reboot(time.Now().Add(2 * time.Hour).Truncate(time.Second))
+				s.schedules(e)
+				s.send(s.maintenance(2 * time.Hour))
+				s.after(5 * time.Minute)
+				s.wantDrained()
+				ends := []awssim.ScheduledEvent{isOver(e, "Canceled")}
+				if another {
+					e.ID = "instance-event-0000000000000000b"
+					ends = append(ends, e)
+				}
+				s.schedules(ends...)
+				s.after(3 * time.Minute)
+				if another {
+					s.wantDrained()
+				} else {
+					s.wantLeft(1)
+				}
+			})
+		})
+	}
+}
+
 // What a node carries is all that the next leader needs to know.
 func TestTheNextLeaderGoesOnWithWhatAPollHasFound(t *testing.T) {
 	t.Parallel()

@@ -213,6 +213,27 @@ func TestARuleThatIgnoresATerminationEndsNoMachineInItsDrain(t *testing.T) {
 	}, ignore)
 }
 
+// A rule with a limit lets messages be deleted as soon as the node carries the rest.
+func TestAHookIsNotForgottenThoughItsNodeGoesAndTheLeaderChanges(t *testing.T) {
+	t.Parallel()
+	later := decision.NodeRule{
+		Name: "later", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Draining, Before: -1,
+		Limit: decision.Limit{Nodes: "5"},
+	}
+	tellWithRules(t, func(s *story, _ *policyOf, _ *steps) {
+		s.drain.takes = 20 * time.Minute
+		stop := s.lead()
+		s.terminate(time.Hour)
+		s.after(10 * time.Minute)
+		s.remove(theNode)
+		s.after(time.Second)
+		stop()
+		s.lead()
+		s.after(45 * time.Minute)
+		s.wantHook(awssim.Completed)
+	}, later)
+}
+
 func TestAnIgnoredTerminationWaitsForTheNextNodeOfItsMachineToo(t *testing.T) {
 	t.Parallel()
 	ignore := decision.NodeRule{Name: "no-scale-in", Kinds: []notice.Kind{notice.ASGTerminate}, Do: decision.Ignoring, Before: -1}

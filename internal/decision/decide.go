@@ -156,8 +156,9 @@ func byRule(d Decision, n notice.Notice, f Facts, p Policy) Decision {
 		return d
 	}
 	d.Terms = p.terms(&rule, intent.Entry{Kind: n.Kind, Deadline: d.Deadline}, d.Assumed, f.Now)
-	if !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) || d.Terms.ReplaceFirst {
-		d.HoldUntil = f.Now.Add(p.NodeGracePeriod) // the node carries the rest
+	waits := !d.Terms.NotBefore.IsZero() || rule.Limit != (Limit{}) || d.Terms.ReplaceFirst
+	if waits && n.Kind != notice.ASGTerminate { // the node carries the rest; a hook may outlive its Node
+		d.HoldUntil = f.Now.Add(p.NodeGracePeriod)
 	}
 	return d
 }

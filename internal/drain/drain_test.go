@@ -326,6 +326,24 @@ func TestWhatSomebodyElseDrainsIsOnlyWatched(t *testing.T) {
 	})
 }
 
+// What tenants write is read on the way.
+func TestARequestThatPanicsIsMadeAgain(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("web")
+		s.pod("api", surging)
+		var once sync.Once
+		s.refuse = func(string) *metav1.Status {
+			once.Do(func() { panic("a test of panics") })
+			return nil
+		}
+		s.drainer.Surge = func(context.Context, *corev1.Pod) error { panic("a test of panics") }
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute), CordonedAt: s.begin}, nil)
+		if err != nil || result.Evicted != 2 {
+			t.Errorf("result %+v, %v", result, err)
+		}
+	})
+}
+
 // evict is the API server's answer to an eviction.
 func (s *stage) evict(ctx context.Context, eviction *policyv1.Eviction) (*metav1.Status, error) {
 	if s.away != nil && s.away() {

@@ -287,11 +287,11 @@ func (r *requests) make(ctx context.Context, c *call, release func(busy time.Dur
 	defer cancel()
 	late := time.AfterFunc(answerTime, slow)
 	defer late.Stop()
+	ask := r.delete
 	if c.step.kind == stepEvict {
-		c.err = r.evict(requestCtx, c.pod, c.step)
-	} else {
-		c.err = r.delete(requestCtx, c.pod, c.step)
+		ask = r.evict
 	}
+	c.err = logging.Recover(r.log, func() error { return ask(requestCtx, c.pod, c.step) })
 	if apierrors.IsConflict(c.err) {
 		c.current = r.readPod(requestCtx, c.pod)
 	}
@@ -310,11 +310,14 @@ func (r *run) uncount(c *call) {
 // readPod reads a pod that is not as the watch has said, and updates the store. If that fails the
 // watch brings the news.
 func (r *requests) readPod(ctx context.Context, pod *corev1.Pod) current {
-	// A list, as a get would need one more right.
-	list, err := r.drainer.Client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String(),
-	})
-	if err != nil {
+	var list *corev1.PodList
+	if err := logging.Recover(r.log, func() (err error) {
+		// A list, as a get would need one more right.
+		list, err = r.drainer.Client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String(),
+		})
+		return err
+	}); err != nil {
 		return current{}
 	}
 	for k := range list.Items {

@@ -94,7 +94,7 @@ func (r *run) startSurge(calls context.Context, pod *corev1.Pod, p *podState, no
 	r.inFlight++
 	go func() {
 		defer cancel()
-		err := r.drainer.Surge(ctx, pod)
+		err := logging.Recover(r.request.Log, func() error { return r.drainer.Surge(ctx, pod) })
 		r.post(func() {
 			r.inFlight--
 			p.surge.cancel = nil

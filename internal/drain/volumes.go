@@ -143,7 +143,11 @@ func (r *run) readClaims(ctx context.Context) {
 		defer r.post(func() { c.reading = false })
 		for failed := 0; len(unread) > 0; {
 			key := unread[0]
-			volume, err := volumes.volumeOf(ctx, key)
+			var volume string
+			err := logging.Recover(r.request.Log, func() (err error) {
+				volume, err = volumes.volumeOf(ctx, key)
+				return err
+			})
 			if ctx.Err() != nil {
 				return
 			}

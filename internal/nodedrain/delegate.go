@@ -54,7 +54,7 @@ func (d evacuateStage) delegate(ctx context.Context) {
 	}
 	d.setReserve(true)
 	g := &delegation{Drain: d.Drain, begun: time.Now()}
-	d.beside.Go(func() { g.watch(ctx) })
+	d.goBeside(func() { g.watch(ctx) })
 }
 
 // A delegation is a drain in reserve. Only the goroutine of watch uses it.
@@ -168,7 +168,7 @@ func (g *delegation) note(ctx context.Context, by time.Time) {
 	g.log.Info("Karpenter is asked to replace the node, and gets its pods off it", values...)
 	g.r.Observer.Stepped(report.Step{Node: g.ref, Kind: report.Delegate, Why: decision.WhyDelegated})
 	now := time.Now().UTC()
-	g.beside.Go(func() {
+	g.goBeside(func() {
 		// An error is the end of ctx.
 		_ = g.rewrite(ctx, func(i intent.Intent) intent.Intent {
 			if !i.Delegated() {

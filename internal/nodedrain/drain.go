@@ -15,6 +15,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 )
 
@@ -90,7 +91,7 @@ func (d *Drain) run(ctx context.Context) error {
 		}
 		if !reading && len(d.carried().Hooks) > 0 {
 			reading = true
-			d.beside.Go(func() { hookKeeper{d}.read(working) })
+			d.goBeside(func() { hookKeeper{d}.read(working) })
 		}
 	})()
 	defer d.watchNode(working)()
@@ -103,6 +104,16 @@ func (d *Drain) run(ctx context.Context) error {
 		err = d.stages(working)
 	}
 	return d.runEnded(ctx, err)
+}
+
+// goBeside has something done beside the stages, and the end of run waits for it. If it panics, the drain ends with
+// that, and begins again.
+func (d *Drain) goBeside(do func()) {
+	d.beside.Go(func() {
+		if err := logging.Recover(d.log, func() error { do(); return nil }); err != nil {
+			d.quitFor(err)
+		}
+	})
 }
 
 // runEnded does what is left to do at the end of the stages, and returns the error of the drain.

@@ -30,15 +30,9 @@ func (d endStage) run(ctx context.Context, release func(), ended map[intent.Hook
 	if err := d.awaitCompletionDelay(ctx); err != nil {
 		return err
 	}
-	next, err := d.awaitOtherNodes(ctx)
+	next, err := d.awaitOthers(ctx)
 	if err != nil {
 		return err
-	}
-	d.say(overview.Completing)
-	if next == nil {
-		if err := d.awaitLateExclusion(ctx); err != nil {
-			return err
-		}
 	}
 	release()
 	if next != nil { // the drain of the next Node of the instance does the rest, but for hooks that it has no place for
@@ -102,17 +96,35 @@ func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// awaitLateExclusion waits for load balancers where no evacuation has done so: the node is only cordoned, or a notice
-// has excluded it from them when its pods had left already. The error is the cause of ctx.
-func (d endStage) awaitLateExclusion(ctx context.Context) error {
+// awaitOthers waits for the other Nodes of the instance, as awaitOtherNodes does, and for load balancers; for both again
+// where a Node has come meanwhile that takes connections.
+func (d endStage) awaitOthers(ctx context.Context) (next *Drain, err error) {
+	for {
+		next, err := d.awaitOtherNodes(ctx)
+		d.say(overview.Completing)
+		if next != nil || err != nil {
+			return next, err
+		}
+		if again, err := d.awaitLateExclusion(ctx); !again || err != nil {
+			return nil, err
+		}
+	}
+}
+
+// awaitLateExclusion waits for load balancers where no evacuation has done so: the node is only cordoned, a notice has
+// excluded it from them when its pods had left already, or it was not the only Node of its instance then. again: a Node
+// of the instance has come that takes connections. The error is the cause of ctx.
+func (d endStage) awaitLateExclusion(ctx context.Context) (again bool, err error) {
 	if d.detached {
-		return nil
+		return false, nil
 	}
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer d.afterMachine(func() { stop(evacuation.ErrMachineGone) })()
-	_, err := d.awaitLoadBalancers(waiting)
-	return err
+	if _, err = d.awaitLoadBalancers(waiting); errors.Is(err, errTakesConnections) {
+		return true, nil
+	}
+	return false, err
 }
 
 // errHooksLeft is returned when hooks have come while the end of the drain was written: they wait for all that the

@@ -3,6 +3,7 @@ package nodedrain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -49,6 +50,9 @@ func (d evacuateStage) run(ctx context.Context) error {
 	targets := new(report.Targets)
 	if err == nil {
 		targets, err = d.awaitLoadBalancers(ctx)
+	}
+	if errors.Is(err, errTakesConnections) { // the last stage waits for both
+		err = nil
 	}
 	return d.conclude(targets, took, err)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
@@ -44,7 +45,11 @@ func (k hookKeeper) completeAll(ctx context.Context, ended map[intent.Hook]bool)
 			asked[h.Action()] = true
 			running++
 			all.Go(func() {
-				completed, err := k.r.Complete(ctx, k.log, h)
+				var completed bool
+				err := logging.Recover(k.log, func() (err error) {
+					completed, err = k.r.Complete(ctx, k.log, h)
+					return err
+				})
 				select {
 				case ends <- end{h, completed, err}:
 				case <-ctx.Done():

@@ -33,14 +33,17 @@ const (
 	targetsBlocked = 10 * time.Second
 )
 
-var errNoTimeForTargets = errors.New("there is no time to wait for load balancers any longer")
+var (
+	errNoTimeForTargets = errors.New("there is no time to wait for load balancers any longer")
+	errTakesConnections = errors.New("another Node of the instance is not excluded from load balancers")
+)
 
 // A detaching waits until the machine has left its target groups, when its pods have left.
 type detaching struct{ *Drain }
 
 // awaitLoadBalancers waits until no load balancer sends connections to the machine of a node whose pods have
 // left. It waits only for what is excluded from load balancers: nobody takes anything else out of them. The error is
-// the cause of ctx.
+// errTakesConnections, if another Node has come meanwhile that is not, or the cause of ctx.
 func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error) {
 	t, carried := detaching{d}, d.carried()
 	node, there := d.r.Cluster.Look(d.ref)
@@ -49,7 +52,6 @@ func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error)
 		!time.Now().Before(until) {
 		return &report.Targets{}, nil
 	}
-	d.detached = true
 	machine := loadbalancer.Machine{
 		Instance: d.ref.Instance, Node: node.Labels,
 		Since: carried.CordonedAt, Patience: t.excludedAt(carried).Add(d.r.NodeGracePeriod),
@@ -57,7 +59,7 @@ func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error)
 	begin := time.Now()
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d.beside.Go(func() { t.stopInTime(waiting, stop) })
+	d.goBeside(func() { t.stopInTime(waiting, stop) })
 	told := func() bool { return true }
 	left, err := d.r.LoadBalancers.Await(waiting, machine, func(groups []string) {
 		names := strings.Join(groups, ", ")
@@ -68,6 +70,7 @@ func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error)
 	told()
 	d.say(overview.Detaching)
 	targets := &report.Targets{Waited: time.Since(begin), Left: left}
+	d.detached = !errors.Is(err, errTakesConnections)
 	switch {
 	case errors.Is(err, errNoTimeForTargets):
 		return targets, nil
@@ -99,9 +102,11 @@ func (t detaching) stopInTime(ctx context.Context, stop context.CancelCauseFunc)
 		nodes := t.r.Cluster.Changed()
 		carried, changed := t.current()
 		left := time.Until(t.until(carried))
-		if left <= 0 || !t.isExcluded(carried) {
+		switch {
+		case left <= 0:
 			stop(errNoTimeForTargets)
-			return
+		case !t.isExcluded(carried):
+			stop(errTakesConnections)
 		}
 		if awaitFor(ctx, left, changed, nodes, nil) != nil {
 			return

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -26,6 +27,9 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 		return nil, nil
 	}
 	begun, isLogged := time.Now(), false
+	informing, stop := context.WithCancel(ctx)
+	defer stop()
+	told := map[types.UID]chan struct{}{}
 	for !isClosed(d.instanceGone.done) {
 		nodes := d.r.Cluster.Changed()
 		carried, ours := d.current()
@@ -42,14 +46,16 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 				return next, err
 			}
 		}
-		var pods <-chan struct{}     // closed when those of another Node have left
-		others := d.othersWithPods() // after passOn, which makes requests
+		then := d.tellOthers(informing, told) // closed when more is to be done about another Node
+		others := d.othersWithPods()          // after what makes requests
+		waits := then != nil || len(others) > 0
 		switch {
-		case len(others) > 0 && d.r.haveHooksEnded(carried), len(others) == 0 && (hasNode || informed):
+		case waits && d.r.haveHooksEnded(carried), !waits && (hasNode || informed):
 			return nil, nil
 		case len(others) > 0:
-			pods = others[0].podsGone.done
+			then = others[0].podsGone.done
 			d.say(overview.Completing, waitsForNode(others))
+		case then != nil:
 		default:
 			until := d.r.nextNodeUntil(carried, begun)
 			if over, err := d.noNodeExpected(ctx, until); over || err != nil {
@@ -62,7 +68,7 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 					"until", until.UTC().Format(time.RFC3339))
 			}
 		}
-		if err := awaitFor(ctx, d.r.untilAskedAgain(carried), nodes, pods, d.instanceGone.done); err != nil {
+		if err := awaitFor(ctx, d.r.untilAskedAgain(carried), nodes, then, d.instanceGone.done); err != nil {
 			return nil, err
 		}
 	}
@@ -119,6 +125,31 @@ func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drai
 	return next, true, err
 }
 
+// tellOthers gives the notices to the other Nodes of the instance that are in no drain, each once: one that has
+// registered just now may not have got them yet, and its pods leave before the hooks are completed. done is closed when
+// one of them has got them; nil: all have.
+func (d endStage) tellOthers(ctx context.Context, told map[types.UID]chan struct{}) (done <-chan struct{}) {
+	for _, node := range d.r.Cluster.ByInstance(d.ref.Instance) {
+		ref := cluster.RefOf(node)
+		if d.r.DryRun || ref.UID == d.ref.UID || d.r.Get(ref) != nil {
+			continue
+		}
+		tells, begun := told[ref.UID]
+		if !begun {
+			tells = make(chan struct{})
+			told[ref.UID] = tells
+			d.goBeside(func() {
+				defer close(tells)
+				d.r.informNode(ctx, ref)
+			})
+		}
+		if !isClosed(tells) {
+			done = tells
+		}
+	}
+	return done
+}
+
 // awaitAny waits until one of the channels is closed, or returns the cause of ctx. A nil
 // channel is never closed.
 func awaitAny(ctx context.Context, a, b, c, d <-chan struct{}) error {
@@ -153,7 +184,7 @@ func (d endStage) noNodeExpected(ctx context.Context, until time.Time) (over boo
 			stop()
 		}
 	})()
-	d.beside.Go(func() { // the next Node needs its notice more than an answer
+	d.goBeside(func() { // the next Node needs its notice more than an answer
 		d.r.Cluster.AtEachChange(asking, nil, func() {
 			if len(d.r.Cluster.ByInstance(d.ref.Instance)) > 0 {
 				stop()

@@ -36,7 +36,7 @@ const (
 	// takenWithin is how long the leader may take to record what was reported, if that cannot wait.
 	takenWithin = 15 * time.Second
 	// vacantFor is how long nobody may lead until what can wait is drained without a leader: it is longer than a
-	// takeover takes; see package lease.
+	// takeover takes; see package lease. The leader may also have been installed together with this pod.
 	vacantFor = 30 * time.Second
 	// namedWithin is when the Node says which instance it is: a cloud controller manager writes it as the Node joins.
 	namedWithin = 2 * time.Minute
@@ -97,11 +97,7 @@ func (s *Server) Run(ctx context.Context) error {
 			logging.Warn(s.Log, "the report of an earlier process cannot be taken back", "error", err, "node", s.Node)
 		}
 	}
-	reason := absent
-	if s.leadership(ctx) != lease.Absent {
-		reason = ""
-	}
-	for {
+	for reason := ""; ; {
 		var err error
 		if reason == "" {
 			reason, err = s.report(ctx)
@@ -424,6 +420,7 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 	}
 	answered, _ := cluster.ReadReport(node) // what cannot be read has no answers
 	leaders := on.Version > 0 && r.Cluster.Shares(on)
+	own := on.Version > 0 && r.Cluster.Serves(on) && !leaders
 	made, unnamed := node.CreationTimestamp.Time, r.isUnnamed()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -443,10 +440,10 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 		waits := t.Ended || decision.CanWait(next, now, r.Policy)
 		todo = append(todo, task{
 			since: slices.MaxFunc([]time.Time{t.at, made}, time.Time.Compare), // it was told of an earlier Node, too
-			waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: unnamed,
+			waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: unnamed, own: own,
 		})
 	}
-	if on.Version > 0 && r.Cluster.Serves(on) && !leaders {
+	if own {
 		todo = append(todo, r.begun(on, answered, now)...)
 	}
 	return todo
@@ -458,9 +455,9 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time) []task {
 	switch {
 	case on.Finished() && len(on.Entries) > 0 && r.isUnnamed(): // no leader can handle it
-		return []task{{since: on.FinishedAt, waits: true, unnamed: true}}
+		return []task{{since: on.FinishedAt, waits: true, unnamed: true, own: true}}
 	case on.Finished() && len(on.Entries) > 0: // without a leader this pod handles it; see awaitLeader
-		return []task{{since: now, waits: true}}
+		return []task{{since: now, waits: true, own: true}}
 	case on.Finished():
 		return nil
 	}
@@ -475,7 +472,7 @@ func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time
 		since = r.since
 	}
 	return []task{{
-		since: since, waits: decision.CanWait(on, now, r.Policy), begun: !takes && !on.HeldBack,
+		since: since, waits: decision.CanWait(on, now, r.Policy), begun: !takes && !on.HeldBack, own: true,
 	}}
 }
 
@@ -487,15 +484,18 @@ type task struct {
 	begun    bool      // this pod has begun with it, and no leader takes it
 	heldBack bool      // a leader holds the node back
 	unnamed  bool      // the Node does not say which instance it is, and has had its time
+	own      bool      // the node carries what this pod has done to it without a leader
 }
 
 // reason is why this process has to do it now, or nothing. vacantSince is when the state began that nobody leads.
 func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
 	switch {
-	case leader == lease.Absent:
-		return absent
 	case leader == lease.Stopped:
 		return ""
+	case leader == lease.Absent && t.waits && !t.own && now.Sub(vacantSince) < vacantFor:
+		return ""
+	case leader == lease.Absent:
+		return absent
 	case t.begun:
 		return begun
 	case t.unnamed && !t.taken && now.Sub(t.since) >= namedWithin:

@@ -18,7 +18,10 @@ func TestWhyThePodDrainsItsNode(t *testing.T) {
 		vacant time.Time
 		want   string
 	}{
-		"no Lease":                             {task{since: now, waits: true}, lease.Absent, now, absent},
+		"no Lease":                             {task{since: old, waits: true}, lease.Absent, ago(vacantFor), absent},
+		"no Lease yet":                         {task{since: old, waits: true}, lease.Absent, ago(vacantFor - time.Second), ""},
+		"no Lease, and it is urgent":           {task{since: now}, lease.Absent, now, absent},
+		"no Lease, and this pod has drained":   {task{since: now, waits: true, own: true}, lease.Absent, now, absent},
 		"nobody leads, and it is urgent":       {task{since: now}, lease.Vacant, now, vacant},
 		"nobody leads for a moment":            {task{since: old, waits: true}, lease.Vacant, ago(vacantFor - time.Second), ""},
 		"nobody leads":                         {task{since: old, waits: true}, lease.Vacant, ago(vacantFor), vacant},

@@ -60,10 +60,13 @@ func (r *Report) Lost() (lost int) {
 	return lost
 }
 
-// LostAny reports whether a pod was lost, also where it is not known which.
-func (r *Report) LostAny() bool {
-	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Failed() })
+// Harmed reports whether a pod was lost, also where it is not known which, or killed before the end of its grace period.
+func (r *Report) Harmed() bool {
+	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Failed() || e.CutShort() })
 }
+
+// CutShort reports whether a pod is known to have been killed before the end of its grace period.
+func (e *Episode) CutShort() bool { return e.Pods != nil && e.Pods.Cut > 0 }
 
 // Incomplete reports whether it is not known how a drain has ended, or of a part of the time which drains there were.
 func (r *Report) Incomplete() bool {

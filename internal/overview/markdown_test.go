@@ -191,9 +191,13 @@ func TestPodsAreLostAlsoWhereItIsNotKnownWhich(t *testing.T) {
 		lost bool
 	}{"missed": {"ip-10-0-1-1", true}, "unconfirmed": {"ip-10-0-1-2", true}, "drained": {"ip-10-0-1-4", false}, "as carried": {"ip-10-0-1-6", true}, "called off": {"ip-10-0-1-7", false}} {
 		r := &overview.Report{Episodes: overview.Select(episodes(), test.node, time.Time{})}
-		if got := r.LostAny(); got != test.lost || len(r.Episodes) != 1 {
+		if got := r.Harmed(); got != test.lost || len(r.Episodes) != 1 {
 			t.Errorf("%s: lost is %v", name, got)
 		}
+	}
+	cut := &overview.Report{Episodes: []overview.Episode{{Node: "a", Outcome: "drained", Pods: &overview.Counts{Forced: 2, Cut: 1}}}}
+	if !cut.Harmed() {
+		t.Error("a pod that was cut short is no harm")
 	}
 }
 
@@ -204,8 +208,8 @@ func TestADrainWhoseEndIsNotKnownComfortsNobody(t *testing.T) {
 		{Node: "b", Ended: ago(time.Hour), Known: overview.AsCarried},
 		{Node: "c", Outcome: "missed", Ended: ago(time.Hour), Known: overview.AsCarried},
 	}}
-	if !r.Incomplete() || !r.LostAny() {
-		t.Errorf("unknown %t, lost %t", r.Incomplete(), r.LostAny())
+	if !r.Incomplete() || !r.Harmed() {
+		t.Errorf("unknown %t, lost %t", r.Incomplete(), r.Harmed())
 	}
 	text := r.Markdown()
 	for _, want := range []string{

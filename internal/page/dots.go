@@ -34,6 +34,7 @@ type tally struct {
 	Kind                  *kind
 	Episodes, InTime, Bad int
 	Unknown               int    // how they ended, nobody knows
+	Cut                   int    // pods were killed before the end of their grace periods
 	Least, Median         string // slack; empty: none is known
 }
 
@@ -64,6 +65,9 @@ func tallies(episodes []overview.Episode) (all []tally) {
 		case e.Outcome == "drained":
 			t.InTime++
 		}
+		if e.CutShort() {
+			t.Cut++
+		}
 		if e.Slack != nil {
 			slacks[k] = append(slacks[k], *e.Slack)
 		}
@@ -86,6 +90,7 @@ func tallies(episodes []overview.Episode) (all []tally) {
 func total(all []tally) (sum tally) {
 	for _, t := range all {
 		sum.Episodes, sum.Bad, sum.Unknown = sum.Episodes+t.Episodes, sum.Bad+t.Bad, sum.Unknown+t.Unknown
+		sum.Cut += t.Cut
 	}
 	return sum
 }

@@ -328,6 +328,8 @@ func TestADrainWhoseEndIsNotKnownIsNotInTime(t *testing.T) {
 	if strings.Contains(html, "none missed") {
 		t.Error("it says that none missed its deadline")
 	}
+	known.Episodes[0].Pods = &overview.Counts{Forced: 2, Cut: 1}
+	contains(t, render(t, overview.Overview{At: now}, known), "pods cut short in 1")
 	for _, tally := range tallies(h.Episodes) {
 		if tally.InTime != 0 || tally.Bad != 1 {
 			t.Errorf("%d in time, %d failed, want none and one", tally.InTime, tally.Bad)

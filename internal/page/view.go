@@ -185,6 +185,8 @@ func tiles(o overview.Overview, day tally, known bool) []fact {
 	switch {
 	case day.Bad > 0:
 		ended.Note, ended.Class = strconv.Itoa(day.Bad)+" missed or lost", "late"
+	case day.Cut > 0:
+		ended.Note, ended.Class = "pods cut short in "+strconv.Itoa(day.Cut), "near"
 	case day.Unknown > 0:
 		ended.Note = "of " + strconv.Itoa(day.Unknown) + " it is not known"
 	case day.Episodes > 0 && known:

@@ -160,6 +160,7 @@ func (p *Poll) poll(ctx context.Context) error {
 		return err
 	}
 	listed, over := map[key]bool{}, map[key]string{} // over has the codes
+	var ends []instance.ScheduledEvent
 	var found []notice.Notice
 	before := p.events
 	p.events = map[key]listing{}
@@ -168,6 +169,7 @@ func (p *Poll) poll(ctx context.Context) error {
 		case !p.Handler.HasNode(e.Instance):
 		case e.Over:
 			over[at] = e.Code
+			ends = append(ends, e)
 		default:
 			listed[at] = true
 			p.events[at] = before[at].moved(e.NotBefore)
@@ -180,6 +182,7 @@ func (p *Poll) poll(ctx context.Context) error {
 	}
 	found = append(found, p.impairedNow(impairments, now)...)
 	found = append(found, p.ended(listed, over, now)...)
+	found = append(found, p.endedAsTold(ends, now)...)
 	p.forget(found)
 	for _, n := range found {
 		if n.Ended || !p.Handler.HasHeardOf(n) {
@@ -289,6 +292,33 @@ func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (f
 	})
 	p.absent, p.seen = absent, seen
 	return found
+}
+
+// endedAsTold returns the notices that end what AWS Health has told of, and EC2 lists as over: the message that closes
+// it may have been lost. The two give an event ids of their own, so the time decides which is meant, unless another
+// event of the instance begins then, too.
+func (p *Poll) endedAsTold(over []instance.ScheduledEvent, now time.Time) (found []notice.Notice) {
+	for _, e := range over {
+		change := p.Handler.ToldAs(e.Instance, e.NotBefore)
+		if change == "" || p.begins(e.Instance, e.NotBefore) {
+			continue
+		}
+		found = append(found, notice.Notice{
+			Kind: notice.ScheduledChange, ID: e.ID + "-over", Change: change, Time: now, Ended: true,
+			Instances: []string{e.Instance}, Detail: e.Code,
+		})
+	}
+	return found
+}
+
+// begins reports whether an event of the instance is listed that begins at that time, to the minute.
+func (p *Poll) begins(id string, at time.Time) bool {
+	for listed, l := range p.events {
+		if listed.instance == id && l.at.Sub(at).Abs() < time.Minute {
+			return true
+		}
+	}
+	return false
 }
 
 // forget drops what was handled and is not found any more.
