@@ -322,8 +322,8 @@ func (t *task) report(waited bool) {
 	logging.Deadline(log, d.Deadline).Info("decided", values...)
 }
 
-// leaveUnknown is the verdict on a message about what is no instance, as far as we know. It is never deleted: the id may
-// be of a form that is newer than this release.
+// leaveUnknown is the verdict on a message about what is no instance, as far as we know. It is never deleted: the id
+// may be of a form that is newer than this release.
 func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) error {
 	c.Observer.Decided(report.Decision{Action: decision.Leave, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
 	if !c.strange.Before(m.ID) {

@@ -96,8 +96,8 @@ func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// awaitOthers waits for the other Nodes of the instance, as awaitOtherNodes does, and for load balancers; for both again
-// where a Node has come meanwhile that takes connections.
+// awaitOthers waits for the other Nodes of the instance, as awaitOtherNodes does, and for load balancers. It waits for
+// both again where a Node has come meanwhile that takes connections.
 func (d endStage) awaitOthers(ctx context.Context) (next *Drain, err error) {
 	for {
 		next, err := d.awaitOtherNodes(ctx)

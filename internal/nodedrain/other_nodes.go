@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,7 +27,7 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 	if d.ref.Instance == "" {
 		return nil, nil
 	}
-	begun, isLogged := time.Now(), false
+	begun, logged := time.Now(), sync.Once{}
 	informing, stop := context.WithCancel(ctx)
 	defer stop()
 	told := map[types.UID]chan struct{}{}
@@ -62,11 +63,10 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 				return nil, err
 			}
 			d.say(overview.Completing, waitsForNextNode(until))
-			if !isLogged {
-				isLogged = true
+			logged.Do(func() {
 				d.log.Info("the Node was deleted and its instance runs: the next Node gets the notices",
 					"until", until.UTC().Format(time.RFC3339))
-			}
+			})
 		}
 		if err := awaitFor(ctx, d.r.untilAskedAgain(carried), nodes, then, d.instanceGone.done); err != nil {
 			return nil, err

@@ -487,15 +487,21 @@ type task struct {
 	own      bool      // the node carries what this pod has done to it without a leader
 }
 
+// withoutLease is reason where there has been no Lease for so long: it may be about to come.
+func (t task) withoutLease(vacant time.Duration) string {
+	if t.waits && !t.own && vacant < vacantFor {
+		return ""
+	}
+	return absent
+}
+
 // reason is why this process has to do it now, or nothing. vacantSince is when the state began that nobody leads.
 func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
 	switch {
 	case leader == lease.Stopped:
 		return ""
-	case leader == lease.Absent && t.waits && !t.own && now.Sub(vacantSince) < vacantFor:
-		return ""
 	case leader == lease.Absent:
-		return absent
+		return t.withoutLease(now.Sub(vacantSince))
 	case t.begun:
 		return begun
 	case t.unnamed && !t.taken && now.Sub(t.since) >= namedWithin:

@@ -60,7 +60,7 @@ func (r *Report) Lost() (lost int) {
 	return lost
 }
 
-// Harmed reports whether a pod was lost, also where it is not known which, or killed before the end of its grace period.
+// Harmed reports whether a pod was lost, also where it is not known which, or killed before its grace period was over.
 func (r *Report) Harmed() bool {
 	return slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Failed() || e.CutShort() })
 }
