@@ -25,8 +25,9 @@ It asks the leader, by way of the API server, which keeps the last 500 drains. I
 be asked, it goes by what the nodes carry and by the Events of the node, and says what it cannot
 know. It changes nothing.
 
-Exit status: 0 no pod was lost; 1 report failed; 2 mistakes in the options; 3 pods were lost: they
-were still on the node, or perhaps, when its machine went away; 4 it is not known, because the
+Exit status: 0 no pod was lost or cut short; 1 report failed; 2 mistakes in the options; 3 pods were
+killed before the end of their grace periods, or lost: they were still on the node, or perhaps,
+when its machine went away; 4 it is not known, because the
 leader was not asked, or does not know all drains of that time: its pod is younger, and another one has
 led before it, or it keeps no older ones; or a node does not tell how its drain has ended.`,
 	}

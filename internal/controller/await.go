@@ -54,12 +54,16 @@ func (t *task) awaitNode(ctx context.Context) (next *task, err error) {
 	}
 }
 
+// endsWithin is how long a launch hook waits for the end of the drain before.
+const endsWithin = 30 * time.Second
+
 // awaitReady completes a launch hook once the Node of the instance is ready, or the instance
 // is gone. If the node is not ready by the deadline of the hook, the default result of the
 // hook decides. An instance in a warm pool is an exception: it may join no cluster from
 // there, and so its hook is completed.
 func (t *task) awaitReady(ctx context.Context) error {
 	defer t.count()()
+	var since time.Time // when it was ready first
 	for {
 		changed := t.c.Cluster.Changed()
 		next, err := t.again(ctx)
@@ -70,7 +74,16 @@ func (t *task) awaitReady(ctx context.Context) error {
 			t.Deadline = next.Deadline // the limits of the hook may have been read by now
 		}
 		late := !time.Now().Before(t.Deadline)
-		ready := next.Action == decision.Launch && next.found.Ready && next.hasRestarted() && (late || !next.isEnding())
+		ready := next.isReady()
+		if ready && since.IsZero() {
+			since = time.Now()
+		}
+		if ready && next.isEnding() && time.Since(since) < endsWithin {
+			if err := pause(ctx, changed, since.Add(endsWithin)); err != nil {
+				return err
+			}
+			continue
+		}
 		if ready {
 			if err := next.backInService(ctx); err != nil {
 				return err
@@ -98,6 +111,11 @@ func (t *task) awaitReady(ctx context.Context) error {
 	}
 }
 
+// isReady reports whether the Node of a launch is ready, and not by what it was before the launch.
+func (t *task) isReady() bool {
+	return t.Action == decision.Launch && t.found.Ready && t.hasRestarted()
+}
+
 // hasRestarted reports whether what a Node says is of after the launch that the notice tells of. A
 // machine that gets another root volume reboots, in less time maybe than a kubelet can be silent
 // before its node is not ready.
@@ -116,7 +134,7 @@ func (t *task) intents() []intent.Intent {
 }
 
 // isEnding reports whether a Node carries the hook of a termination from before the launch. Auto Scaling has ended that
-// hook, so its drain is about to end: what was done is taken back then.
+// hook, so its drain is about to end, as a rule: what was done is taken back then.
 func (t *task) isEnding() bool {
 	before := func(e intent.Entry) bool { return e.Kind == notice.ASGTerminate && e.Before(t.n.Time) }
 	return slices.ContainsFunc(t.intents(), func(i intent.Intent) bool {

@@ -327,7 +327,7 @@ func (t *task) report(waited bool) {
 func (c *Controller) leaveUnknown(log logr.Logger, m queue.Message, err error) error {
 	c.Observer.Decided(report.Decision{Action: decision.Leave, Why: decision.WhyNoInstanceID, DryRun: c.DryRun})
 	if !c.strange.Before(m.ID) {
-		logging.Warn(log, "a message is about an id that is no instance's: it is left until it expires (logged once)",
+		logging.Warn(log, "a message is about an id that is no instance's: it is left in the queue (logged once)",
 			"error", err, "body", quoted(m.Body))
 	}
 	if c.DryRun {

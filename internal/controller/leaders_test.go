@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -150,6 +152,55 @@ func TestAMachineThatReturnsBeforeTheNextLeaderComesTakesPodsAgain(t *testing.T)
 			s.lead()
 			s.after(time.Minute)
 			s.wantUntouched()
+		})
+	}
+}
+
+// The machine returns from a warm pool before the end of its drain is written or, as somebody else has completed the
+// hook, in the middle of it.
+func TestALaunchHookWaitsForTheEndOfTheDrainBefore(t *testing.T) {
+	t.Parallel()
+	for name, middle := range map[string]bool{"which is near": false, "but not for long": true} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.drain.takes = time.Minute
+				if middle {
+					s.drain.takes = 10 * time.Minute
+				}
+				s.lead()
+				s.terminate(time.Hour)
+				s.after(50 * time.Second)
+				s.beforePatch.Store(new(clienttesting.ReactionFunc(func(clienttesting.Action) (bool, runtime.Object, error) {
+					time.Sleep(5 * time.Second)
+					return false, nil, nil
+				})))
+				if middle {
+					_, err := autoscaling.NewFromConfig(s.aws.Config()).CompleteLifecycleAction(s.Context(), &autoscaling.CompleteLifecycleActionInput{
+						AutoScalingGroupName: aws.String("workers"), LifecycleHookName: aws.String("drain"), InstanceId: aws.String(theID),
+						LifecycleActionResult: aws.String("CONTINUE"),
+					})
+					s.must(err)
+				}
+				s.after(11 * time.Second)
+				s.wantHook(awssim.Completed)
+				s.must(s.aws.SetInstanceState(theID, "running"))
+				s.launch(time.Hour)
+				wantLaunch := func(outcome awssim.Outcome) {
+					t.Helper()
+					for _, a := range s.aws.LifecycleActions() {
+						if a.Hook == "join" && a.Outcome != outcome {
+							t.Errorf("the launch hook is %q, want %q", a.Outcome, outcome)
+						}
+					}
+				}
+				s.after(3 * time.Second)
+				wantLaunch(awssim.Active)
+				s.after(time.Minute)
+				wantLaunch(awssim.Completed)
+				if !middle {
+					s.wantUntouched()
+				}
+			})
 		})
 	}
 }

@@ -272,7 +272,7 @@ func noticesDoc(t *testing.T) string {
 		}
 		fmt.Fprintf(&b, "| %s | `%s` |\n", words, reason)
 	}
-	fmt.Fprintf(&b, "| an event about an id that is no instance id: left until it expires | `%s` |\n", decision.WhyNoInstanceID)
+	fmt.Fprintf(&b, "| an event about an id that is no instance id: left in the queue | `%s` |\n", decision.WhyNoInstanceID)
 	fmt.Fprintf(&b, "| not an event, or one without its fields: left for SQS to move to the dead-letter queue; without a redrive policy logged and deleted | `%s` |\n", decision.WhyUndecodable)
 	return b.String()
 }

@@ -41,6 +41,7 @@ type podOnNode struct {
 	metadata *awssim.Metadata
 	drain    *slowDrainer
 	state    atomic.Int32 // what the Lease says, a lease.State
+	alone    atomic.Bool  // it drains, and does not only report
 	stop     func()
 }
 
@@ -89,6 +90,7 @@ func (p *podOnNode) restart() {
 
 // term is a Term of an onnode.Server.
 func (p *podOnNode) term(ctx context.Context, drains bool, with func(onnode.Controller) imds.Handler) error {
+	p.alone.Store(drains)
 	log, metrics := logtest.To(p.s.Output()).WithValues("on", "node"), telemetry.New()
 	c := New(Config{Instances: instance.NewDirectory(ec2.NewFromConfig(p.s.aws.Config()).DescribeInstances), Config: nodedrain.Config{
 		Cluster: p.nodes, Hooks: nodedrain.NoHooks{},
@@ -109,6 +111,26 @@ func (p *podOnNode) term(ctx context.Context, drains bool, with func(onnode.Cont
 	}
 	poller.Run(ctx)
 	return context.Cause(ctx)
+}
+
+// The gauge and the page of the pod say whether it drains.
+func TestThePodDrainsItsNodeWhereNoLeaseHasComeThoughThereIsNothingToDo(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[lease.State]bool{lease.Absent: true, lease.Held: false, lease.Vacant: false, lease.Stopped: false} {
+		tell(t, func(s *story) {
+			p := s.onNode(time.Second)
+			p.says(state)
+			p.restart()
+			s.after(25 * time.Second)
+			if p.alone.Load() {
+				t.Errorf("state %v: a Lease may be about to come", state)
+			}
+			s.after(15 * time.Second)
+			if got := p.alone.Load(); got != want {
+				t.Errorf("state %v: the pod drains: %t", state, got)
+			}
+		})
+	}
 }
 
 func (p *podOnNode) interrupts() {

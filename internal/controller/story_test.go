@@ -837,7 +837,7 @@ func TestAMessageAboutAnIDThatIsNoInstancesIsLeftAndToldOnce(t *testing.T) {
 			if why := watch.all(); !slices.Contains(why, "no-instance-id") {
 				t.Errorf("counted as %q", why)
 			}
-			said := log.Said("a message is about an id that is no instance's: it is left until it expires (logged once)")
+			said := log.Said("a message is about an id that is no instance's: it is left in the queue (logged once)")
 			if len(said) != 1 || !strings.Contains(said[0], `detail.instance-id is \"mi-0123456789abcdef0\", not an instance id`) {
 				t.Errorf("it says %q", said)
 			}

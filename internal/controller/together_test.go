@@ -213,7 +213,44 @@ func TestARuleThatIgnoresATerminationEndsNoMachineInItsDrain(t *testing.T) {
 	}, ignore)
 }
 
-// A rule with a limit lets messages be deleted as soon as the node carries the rest.
+// EC2 is slow to say since when the machine runs, so the Node has not got its notices when the pods of the other have left.
+func TestAHookWaitsForANodeThatHasJustCome(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Minute
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(58 * time.Second)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Latency: 5 * time.Second}))
+		s.must(s.kube.Tracker().Add(aNode("made-anew", theID)))
+		s.after(30 * time.Second)
+		s.wantHook(awssim.Active)
+		if all := s.drain.all(); all[len(all)-1].node != "made-anew" {
+			t.Fatalf("the drains are %+v, want that of the Node that has come", all)
+		}
+		s.after(time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}
+
+// A webhook refuses to have the Node written that has come.
+func TestAHookDoesNotWaitForLongForANodeThatGetsNoNotice(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Minute
+		s.lead()
+		s.terminate(time.Hour)
+		s.after(58 * time.Second)
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503, Code: "Unavailable"}))
+		s.must(s.kube.Tracker().Add(aNode("made-anew", theID)))
+		s.after(30 * time.Second)
+		s.wantHook(awssim.Active)
+		s.after(time.Minute)
+		s.wantHook(awssim.Completed)
+	})
+}
+
+// Its message is kept, also where a rule has a limit.
 func TestAHookIsNotForgottenThoughItsNodeGoesAndTheLeaderChanges(t *testing.T) {
 	t.Parallel()
 	later := decision.NodeRule{

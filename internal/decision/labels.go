@@ -27,7 +27,7 @@ func (p Policy) Possible() []Labels {
 		add(notice.Ignored, Drop, Why(reason))
 	}
 	add(notice.Ignored, Reject, WhyUndecodable)
-	add(notice.Ignored, p.Foreign(), WhyNoInstanceID)
+	add(notice.Ignored, Leave, WhyNoInstanceID)
 	now := time.Now()
 	for _, kind := range notice.Kinds {
 		for _, n := range p.examples(kind) {

@@ -176,9 +176,11 @@ func (s *podStore) Resync() error { return nil }
 
 // change calls do, which changes the pods, and signals that.
 func (s *podStore) change(do func()) {
-	s.mu.Lock()
-	do()
-	s.mu.Unlock()
+	func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		do()
+	}()
 	select {
 	case s.changed <- struct{}{}:
 	default:

@@ -393,11 +393,13 @@ func (c *carrier) tell() {
 
 // change changes what current and terms return. do is called with mu held.
 func (c *carrier) change(do func()) {
-	c.mu.Lock()
-	do()
-	close(c.changed)
-	c.changed = make(chan struct{})
-	c.mu.Unlock()
+	func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		do()
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}()
 	c.tell()
 }
 

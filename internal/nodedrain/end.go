@@ -96,8 +96,8 @@ func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// awaitOthers waits for the other Nodes of the instance, as awaitOtherNodes does, and for load balancers. It waits for
-// both again where a Node has come meanwhile that takes connections.
+// awaitOthers waits for the other Nodes of the instance, as awaitOtherNodes does, and for load balancers. It looks at
+// the Nodes again after each such wait: one may have come meanwhile.
 func (d endStage) awaitOthers(ctx context.Context) (next *Drain, err error) {
 	for {
 		next, err := d.awaitOtherNodes(ctx)
@@ -105,16 +105,16 @@ func (d endStage) awaitOthers(ctx context.Context) (next *Drain, err error) {
 		if next != nil || err != nil {
 			return next, err
 		}
-		if again, err := d.awaitLateExclusion(ctx); !again || err != nil {
+		if waited, err := d.awaitLateExclusion(ctx); !waited || err != nil {
 			return nil, err
 		}
 	}
 }
 
 // awaitLateExclusion waits for load balancers where no evacuation has done so: the node is only cordoned, a notice has
-// excluded it from them when its pods had left already, or it was not the only Node of its instance then. again: a Node
-// of the instance has come that takes connections. The error is the cause of ctx.
-func (d endStage) awaitLateExclusion(ctx context.Context) (again bool, err error) {
+// excluded it from them when its pods had left already, or it was not the only Node of its instance then. waited: there
+// was something to wait for. The error is the cause of ctx.
+func (d endStage) awaitLateExclusion(ctx context.Context) (waited bool, err error) {
 	if d.detached {
 		return false, nil
 	}
@@ -124,7 +124,7 @@ func (d endStage) awaitLateExclusion(ctx context.Context) (again bool, err error
 	if _, err = d.awaitLoadBalancers(waiting); errors.Is(err, errTakesConnections) {
 		return true, nil
 	}
-	return false, err
+	return d.detached, err
 }
 
 // errHooksLeft is returned when hooks have come while the end of the drain was written: they wait for all that the

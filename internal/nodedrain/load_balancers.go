@@ -72,6 +72,8 @@ func (d *Drain) awaitLoadBalancers(ctx context.Context) (*report.Targets, error)
 	targets := &report.Targets{Waited: time.Since(begin), Left: left}
 	d.detached = !errors.Is(err, errTakesConnections)
 	switch {
+	case !d.detached: // they are waited for again
+		targets.Left = nil
 	case errors.Is(err, errNoTimeForTargets):
 		return targets, nil
 	case errors.Is(err, evacuation.ErrMachineGone): // there is nothing to connect to

@@ -14,6 +14,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -125,22 +126,30 @@ func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drai
 	return next, true, err
 }
 
-// tellOthers gives the notices to the other Nodes of the instance that are in no drain, each once: one that has
-// registered just now may not have got them yet, and its pods leave before the hooks are completed. done is closed when
-// one of them has got them; nil: all have.
+// toldWithin is how long hooks wait for another Node of the instance to get its notices.
+const toldWithin = 30 * time.Second
+
+// tellOthers gives the notices to other Nodes of the instance, each once, that have registered just now and got none
+// yet: their pods leave before the hooks are completed. done is closed when one of them has got them; nil: none waits.
 func (d endStage) tellOthers(ctx context.Context, told map[types.UID]chan struct{}) (done <-chan struct{}) {
 	for _, node := range d.r.Cluster.ByInstance(d.ref.Instance) {
 		ref := cluster.RefOf(node)
-		if d.r.DryRun || ref.UID == d.ref.UID || d.r.Get(ref) != nil {
+		_, carries := d.r.intentOn(ref)
+		if d.r.DryRun || ref.UID == d.ref.UID || carries || d.r.Get(ref) != nil {
 			continue
 		}
 		tells, begun := told[ref.UID]
 		if !begun {
 			tells = make(chan struct{})
 			told[ref.UID] = tells
-			d.goBeside(func() {
+			d.beside.Go(func() {
 				defer close(tells)
-				d.r.informNode(ctx, ref)
+				telling, stop := context.WithTimeout(ctx, toldWithin)
+				defer stop()
+				_ = logging.Recover(d.log, func() error { d.r.informNode(telling, ref); return nil })
+				if telling.Err() != nil { // its drain may have been recorded, and not begun
+					d.r.Cluster.NoteNewNode(ref)
+				}
 			})
 		}
 		if !isClosed(tells) {

@@ -363,7 +363,7 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 			if r.lacks(node) && r.writeSoon(ctx, node) != nil {
 				again = time.After(lookAgain)
 			}
-			if todo := r.todo(node, time.Now()); len(todo) > 0 {
+			if todo := r.todo(node, time.Now()); len(todo) > 0 || !r.known.Load() {
 				if reason = r.look(ctx, todo); reason != "" {
 					return reason
 				}
@@ -383,7 +383,8 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 	}
 }
 
-// look returns why the node has to be drained by this process now, or nothing.
+// look returns why the node has to be drained by this process now, or nothing. Where no Lease comes at all, it does not
+// matter whether there is something to do: nobody is there to report to.
 func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
 	if time.Since(r.asked) >= askAgain {
 		before := r.state
@@ -401,6 +402,9 @@ func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
 		}
 	}
 	now := time.Now()
+	if r.state == lease.Absent && now.Sub(r.vacant) >= vacantFor {
+		return absent
+	}
 	for _, t := range todo {
 		if r.paused.After(t.since) {
 			t.since = r.paused

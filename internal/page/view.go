@@ -185,14 +185,17 @@ func tiles(o overview.Overview, day tally, known bool) []fact {
 	switch {
 	case day.Bad > 0:
 		ended.Note, ended.Class = strconv.Itoa(day.Bad)+" missed or lost", "late"
-	case day.Cut > 0:
-		ended.Note, ended.Class = "pods cut short in "+strconv.Itoa(day.Cut), "near"
 	case day.Unknown > 0:
 		ended.Note = "of " + strconv.Itoa(day.Unknown) + " it is not known"
+	case day.Cut > 0:
+		ended.Note = "pods cut short in " + strconv.Itoa(day.Cut)
 	case day.Episodes > 0 && known:
 		ended.Note = "none missed or lost"
 	case day.Episodes > 0:
 		ended.Note = "none known to be missed or lost"
+	}
+	if day.Cut > 0 && ended.Class == "" {
+		ended.Class = "near"
 	}
 	return []fact{stuck, inProgress, next, pods, ended}
 }

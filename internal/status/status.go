@@ -330,7 +330,7 @@ func (p *Poll) forget(found []notice.Notice) {
 	p.handled.Forget(func(at key, goesOn bool) bool { return !goesOn && !still[at] })
 }
 
-func keyOf(n notice.Notice) key { return key{n.Instances[0], n.Kind.String() + n.ID} }
+func keyOf(n notice.Notice) key { return key{n.Instances[0], n.Kind.String() + n.ID + n.Change} }
 
 // handle begins what a notice asks for, unless it has.
 func (p *Poll) handle(ctx context.Context, n notice.Notice) {
