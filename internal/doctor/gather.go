@@ -97,7 +97,7 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 	}, sts, nodes)
 	groups := ask(func() {
 		f.Groups = unless(ctx, f.Instances.Err, func(ctx context.Context) ([]Group, error) {
-			return a.groups(ctx, f.Instances.Value, o.HookNames), nil
+			return a.groups(ctx, f.Instances.Value, o.HookNames)
 		})
 	}, instances)
 	ask(func() { f.Permissions = a.permissions(ctx, f) }, queue, groups, targetGroups, handler, policy)

@@ -271,24 +271,19 @@ func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridg
 	}
 }
 
-// forAll calls do with all of in, sixteen at the same time, and returns the results, or the first error.
+// forAll calls do with all of in, sixteen at the same time, and returns the results, and the first error: the SDK waits
+// where an API accepts fewer, and a hundred groups take some seconds.
 func forAll[In, Out any](in []In, do func(In) (Out, error)) ([]Out, error) {
-	out, errs := make([]Out, len(in)), make([]error, len(in))
-	each(len(in), func(k int) { out[k], errs[k] = do(in[k]) })
-	return out, cmp.Or(errs...)
-}
-
-// each calls do for 0 to n-1, sixteen at the same time: the SDK waits where an API accepts fewer, and a hundred groups
-// take some seconds.
-func each(n int, do func(k int)) {
 	const atOnce = 16
+	out, errs := make([]Out, len(in)), make([]error, len(in))
 	var all errgroup.Group
 	all.SetLimit(atOnce)
-	for k := range n {
+	for k := range in {
 		all.Go(func() error {
-			do(k)
+			out[k], errs[k] = do(in[k])
 			return nil
 		})
 	}
-	_ = all.Wait() // there is no error
+	_ = all.Wait() // errs has the errors
+	return out, cmp.Or(errs...)
 }

@@ -126,9 +126,7 @@ func (c *Cluster) reviews(ctx context.Context, f *Facts) {
 func (c *Cluster) access(ctx context.Context, o Options, user string) map[kube.Access]Answer[bool] {
 	review := c.Client.AuthorizationV1()
 	needed := accesses(o)
-	granted := make([]Answer[bool], len(needed))
-	each(len(needed), func(k int) {
-		a := needed[k]
+	granted, _ := forAll(needed, func(a kube.Access) (Answer[bool], error) {
 		what, ask := "create selfsubjectaccessreviews.authorization.k8s.io", func() (bool, error) {
 			return a.Granted(ctx, review.SelfSubjectAccessReviews(), o.Namespace)
 		}
@@ -138,7 +136,7 @@ func (c *Cluster) access(ctx context.Context, o Options, user string) map[kube.A
 			}
 		}
 		may, err := ask()
-		granted[k] = answer(may, refused(ctx, what, err))
+		return answer(may, refused(ctx, what, err)), nil
 	})
 	answers := map[kube.Access]Answer[bool]{}
 	for k, a := range needed {

@@ -69,7 +69,7 @@ func (a *AWS) describeInstances(ctx context.Context, filter ec2types.Filter) (fo
 }
 
 // groups returns the Auto Scaling groups in the tags of the instances.
-func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []string) []Group {
+func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []string) ([]Group, error) {
 	var names []string
 	for _, i := range instances {
 		if name := i.Tags[GroupTag]; name != "" {
@@ -78,13 +78,12 @@ func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []stri
 	}
 	names = slices.Compact(sorted(names))
 	described, err := a.describeGroups(ctx, names)
-	groups := make([]Group, len(names))
-	each(len(names), func(k int) {
-		g := Group{Name: names[k], Tags: Answer[map[string]string]{Err: err}}
-		if d, is := described[g.Name]; is {
+	return forAll(names, func(name string) (Group, error) {
+		g := Group{Name: name, Tags: Answer[map[string]string]{Err: err}}
+		if d, is := described[name]; is {
 			g = d
 		}
-		g.Hooks, g.OtherHooks = a.hooks(ctx, g.Name, hookNames)
+		g.Hooks, g.OtherHooks = a.hooks(ctx, name, hookNames)
 		if g.ofEKS && len(hookNames) == 0 { // the sweep leaves these to EKS, which drains the nodes
 			g.LeftToEKS = true
 			for _, h := range g.Hooks.Value {
@@ -94,9 +93,8 @@ func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []stri
 			}
 			g.Hooks.Value = nil
 		}
-		groups[k] = g
+		return g, nil
 	})
-	return groups
 }
 
 // describeGroups returns what groups say of themselves, without their hooks.
