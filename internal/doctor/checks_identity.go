@@ -139,24 +139,6 @@ func permissions(f *Facts) Finding {
 	return ok("the role has the %s that could be tried", overview.Count(len(f.Permissions), "permission"))
 }
 
-// roleName returns the name of the role in an ARN of a role or of its session; empty if the ARN is
-// of neither.
-func roleName(arn string) string {
-	parts := strings.SplitN(arn, ":", 6)
-	if len(parts) < 6 {
-		return ""
-	}
-	kind, path, _ := strings.Cut(parts[5], "/")
-	switch kind {
-	case "assumed-role":
-		name, _, _ := strings.Cut(path, "/")
-		return name
-	case "role":
-		return path[strings.LastIndexByte(path, '/')+1:]
-	}
-	return ""
-}
-
 func queue(f *Facts) Finding {
 	if f.Options.NoQueue {
 		return ok("there is none, as queue-url says: notices come from the pods on the nodes. A queue would add stops and " +

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/arn"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
@@ -28,6 +29,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 )
 
 // A call is an operation of a client of the AWS SDK.
@@ -75,18 +77,14 @@ type AWS struct {
 
 // explain turns an error of AWS into a *DeniedError or ErrAbsent if it is one of these.
 func explain(ctx context.Context, permission string, err error) error {
-	if err == nil {
+	switch code := awserr.Code(err); {
+	case err == nil:
 		return nil
-	}
-	if api, ok := errors.AsType[smithy.APIError](err); ok {
-		code := api.ErrorCode()
-		switch {
-		case strings.HasPrefix(code, "AccessDenied"), code == "UnauthorizedOperation", code == "AuthorizationError":
-			return &DeniedError{Permission: permission, Err: err}
-		case strings.HasSuffix(code, "NonExistentQueue"), code == "QueueDoesNotExist", code == "ResourceNotFoundException",
-			code == "NotFoundException", code == "NotFound":
-			return fmt.Errorf("%s: %w", permission, ErrAbsent)
-		}
+	case strings.HasPrefix(code, "AccessDenied"), code == "UnauthorizedOperation", code == "AuthorizationError":
+		return &DeniedError{Permission: permission, Err: err}
+	case strings.HasSuffix(code, "NonExistentQueue"), code == "QueueDoesNotExist", code == "ResourceNotFoundException",
+		code == "NotFoundException", code == "NotFound":
+		return fmt.Errorf("%s: %w", permission, ErrAbsent)
 	}
 	return fmt.Errorf("%s: %w", permission, plain(ctx, err))
 }
@@ -181,22 +179,21 @@ func (a *AWS) mayDecrypt(ctx context.Context, key string) (bool, error) {
 
 // keyARN is the ARN of a key that a queue or a topic names: an id or an alias is of the account and region of that.
 func keyARN(id, of string) string {
-	parts := strings.Split(of, ":")
-	if strings.HasPrefix(id, "arn:") || len(parts) < 5 {
+	key, err := arn.Parse(of)
+	if err != nil || strings.HasPrefix(id, "arn:") {
 		return id
 	}
 	if !strings.HasPrefix(id, "alias/") {
 		id = "key/" + id
 	}
-	return strings.Join([]string{"arn", parts[1], "kms", parts[3], parts[4], id}, ":")
+	key.Service, key.Resource = "kms", id
+	return key.String()
 }
 
 // regionOf returns the region of an ARN, or the default if it has none.
-func regionOf(arn, otherwise string) string {
-	if parts := strings.Split(arn, ":"); len(parts) > 3 && parts[3] != "" {
-		return parts[3]
-	}
-	return otherwise
+func regionOf(text, otherwise string) string {
+	parsed, _ := arn.Parse(text) // of what is none it has nothing
+	return cmp.Or(parsed.Region, otherwise)
 }
 
 // rules returns the rules of the default bus that have the queue as a target, or a topic that hands

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,7 +9,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
-	"github.com/aws/smithy-go"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 )
 
 func (a *AWS) caller(ctx context.Context) (Caller, error) {
@@ -40,12 +40,11 @@ func (a *AWS) caller(ctx context.Context) (Caller, error) {
 // unaccepted reports whether AWS rejects the credentials themselves.
 // https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
 func unaccepted(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	return ok && slices.Contains([]string{
+	return slices.Contains([]string{
 		"InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException",
 		"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure", "RequestExpired", "IncompleteSignature",
 		"MissingAuthenticationToken",
-	}, api.ErrorCode())
+	}, awserr.Code(err))
 }
 
 // sourceOf translates the SDK's names of credential sources.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws/arn"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 )
 
@@ -218,6 +220,21 @@ func describe(all []sender) string {
 // hasRole reports whether a caller has assumed a role. The ARN of a session has the role's name
 // without its path.
 func hasRole(caller, role string) bool {
-	parts, session := strings.Split(role, ":"), strings.Split(caller, ":")
-	return len(parts) > 5 && len(session) > 5 && parts[4] == session[4] && roleName(role) == roleName(caller)
+	name := roleName(role)
+	return name != "" && name == roleName(caller) && iampolicy.AccountOf(role) == iampolicy.AccountOf(caller)
+}
+
+// roleName returns the name of the role in an ARN of a role or of its session; empty if the ARN is
+// of neither.
+func roleName(text string) string {
+	parsed, _ := arn.Parse(text) // of what is none it has nothing
+	kind, name, _ := strings.Cut(parsed.Resource, "/")
+	switch kind {
+	case "assumed-role":
+		name, _, _ = strings.Cut(name, "/")
+		return name
+	case "role":
+		return name[strings.LastIndexByte(name, '/')+1:]
+	}
+	return ""
 }
