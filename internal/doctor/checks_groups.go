@@ -12,20 +12,22 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-func unseenGroups(f *Facts, subject string) Finding {
-	return unclear("", "%s: EC2 does not know the instances of %s, and so their Auto Scaling groups", subject,
-		overview.Count(unseenInstances(f), "node"))
+// groupsErr says why it is not known which Auto Scaling groups are behind the nodes; nil: it is.
+func (f *Facts) groupsErr() error {
+	if unseen := unseenInstances(f); f.Groups.Err == nil && len(f.Groups.Value) == 0 && unseen > 0 {
+		return fmt.Errorf("EC2 does not know the instances of %s, and so their Auto Scaling groups",
+			overview.Count(unseen, "node"))
+	}
+	return f.Groups.Err
 }
 
 // ofGroups makes a check of the Auto Scaling groups behind the nodes. If there are no groups, the
 // check passes and says none.
 func ofGroups(subject, none string, run func(*Facts, []Group) Finding) func(*Facts) Finding {
 	return func(f *Facts) Finding {
-		switch {
-		case f.Groups.Err != nil:
-			return unknown(subject, f.Groups.Err)
-		case len(f.Groups.Value) == 0 && unseenInstances(f) > 0:
-			return unseenGroups(f, subject)
+		switch err := f.groupsErr(); {
+		case err != nil:
+			return unknown(subject, err)
 		case len(f.Groups.Value) == 0:
 			return ok("%s", none)
 		}
@@ -40,13 +42,11 @@ func ofGroups(subject, none string, run func(*Facts, []Group) Finding) func(*Fac
 
 func groupTag(f *Facts) Finding {
 	const subject = "whether new instances get the tag"
-	switch {
+	switch err := f.groupsErr(); {
 	case !f.Options.CheckTag:
 		return ok("the tag check is off")
-	case f.Groups.Err != nil:
-		return unknown(subject, f.Groups.Err)
-	case len(f.Groups.Value) == 0 && unseenInstances(f) > 0:
-		return unseenGroups(f, subject)
+	case err != nil:
+		return unknown(subject, err)
 	case len(f.Groups.Value) == 0:
 		return unclear("let the launch template, or Karpenter's EC2NodeClass in spec.tags, have it",
 			"%s %s: no node belongs to an Auto Scaling group that would tag them", subject, f.Options.ManagedTag)

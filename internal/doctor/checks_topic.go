@@ -41,12 +41,7 @@ func (s *Subscription) takes(event string) bool {
 	if !s.FilterBody {
 		event = "{}"
 	}
-	p, err := eventpattern.Parse(s.Filter)
-	if err != nil {
-		return false
-	}
-	taken, err := p.Match(event)
-	return err == nil && taken
+	return matches(s.Filter, event)
 }
 
 // unreadTopic says why nobody knows what comes by way of SNS; nil: it is known.
@@ -62,8 +57,7 @@ func unreadTopic(f *Facts) error {
 			}
 		}
 	}
-	p, err := iampolicy.Parse(f.Queue.Value.Policy)
-	if err == nil && p.Names(snsService) && len(f.Topics) == 0 {
+	if f.policy().Names(snsService) && len(f.Topics) == 0 {
 		return errTopic
 	}
 	return nil

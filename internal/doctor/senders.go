@@ -78,8 +78,7 @@ func senders(f *Facts) (all []sender, unseen error) {
 	default:
 		unseen = errNoRules
 	}
-	p, err := iampolicy.Parse(f.Queue.Value.Policy)
-	if roles := deliveryRoles(f); err == nil && len(roles) > 0 && !p.Names(eventBridge) {
+	if roles := deliveryRoles(f); len(roles) > 0 && !f.policy().Names(eventBridge) {
 		return roles, nil
 	}
 	return []sender{ruleSender("a rule", anyRule(f, f.Options.Account))}, unseen
@@ -128,11 +127,7 @@ func refusedSenders(p iampolicy.Policy, all []sender, action, resource string) (
 // The account of the queue does not count: many policies name it that nobody wrote for this. The
 // role of the handler, which reads, does not count either.
 func deliveryRoles(f *Facts) []sender {
-	q := f.Queue.Value
-	p, err := iampolicy.Parse(q.Policy)
-	if err != nil {
-		return nil
-	}
+	q, p := f.Queue.Value, f.policy()
 	var roles []sender
 	for _, who := range slices.Compact(sorted(p.Principals("sqs:SendMessage", q.ARN))) {
 		s := roleSender(who)
@@ -148,19 +143,21 @@ func deliveryRoles(f *Facts) []sender {
 	return roles
 }
 
-// customBus is the ARN of a rule of another bus than the default one that the queue's policy lets in; empty: it names
-// none.
-func customBus(f *Facts) string {
-	p, err := iampolicy.Parse(f.Queue.Value.Policy)
-	if err != nil {
-		return ""
-	}
-	for _, arn := range p.Sources(eventBridge) {
+// customBus is an error if the queue's policy lets in a rule of another bus than the default one.
+func customBus(f *Facts) error {
+	for _, arn := range f.policy().Sources(eventBridge) {
 		if _, rule, is := strings.Cut(arn, ":rule/"); is && strings.Contains(rule, "/") {
-			return arn
+			return fmt.Errorf("the queue's policy names a rule of another bus, %s, and doctor asks for those of the default bus",
+				arn)
 		}
 	}
-	return ""
+	return nil
+}
+
+// policy is the policy of the queue. One that cannot be read says nothing: the check of it says so.
+func (f *Facts) policy() iampolicy.Policy {
+	p, _ := iampolicy.Parse(f.Queue.Value.Policy)
+	return p
 }
 
 // ofKind returns the ARNs of the senders of one service, or of the roles.
