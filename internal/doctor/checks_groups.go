@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -74,8 +73,7 @@ var groupHook = ofGroups("whether the groups have a termination hook",
 	"no Auto Scaling group is behind a node", hooksExist)
 
 func hooksExist(f *Facts, groups []Group) Finding {
-	var without, others, met []string
-	names := map[string]bool{}
+	var without, others, names, met []string // names: of the hooks of others
 	for _, g := range groups {
 		switch {
 		case g.LeftToEKS:
@@ -88,9 +86,7 @@ func hooksExist(f *Facts, groups []Group) Finding {
 		case slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating }):
 		case len(g.OtherHooks) > 0:
 			others = append(others, g.Name+" ("+list(g.OtherHooks)+")")
-			for _, name := range g.OtherHooks {
-				names[name] = true
-			}
+			names = append(names, g.OtherHooks...)
 		default:
 			without = append(without, g.Name)
 		}
@@ -117,7 +113,7 @@ func hooksExist(f *Facts, groups []Group) Finding {
 			"the handler completes the hooks of EKS too: a rule sends the terminations of the managed node group %s "+
 				"to the queue", list(met))
 	case len(others) > 0:
-		all := slices.Concat(f.Options.HookNames, slices.Sorted(maps.Keys(names)))
+		all := slices.Concat(f.Options.HookNames, slices.Compact(sorted(names)))
 		return warn("if these hooks are for this handler, set lifecycle-hook-names="+strings.Join(all, ","),
 			"a scale-in is not drained by this handler: %s", left)
 	}

@@ -56,8 +56,7 @@ func taken(f *Facts, kind sample.Kind, of action) (enabled, disabled []string) {
 			enabled = append(enabled, on...)
 		}
 	}
-	slices.Sort(enabled)
-	return slices.Compact(enabled), nil
+	return enabled, nil
 }
 
 // variants are what can be different in the sample of a kind, so that a rule takes one of the two and not the other.
@@ -276,7 +275,7 @@ func hiddenRules(f *Facts) error {
 	if len(others) == 0 {
 		return nil
 	}
-	return fmt.Errorf("rules of account %s cannot be seen from account %s", list(slices.Compact(sorted(others))), caller)
+	return fmt.Errorf("rules of account %s cannot be seen from account %s", list(others), caller)
 }
 
 // pattern is an event pattern to copy.
@@ -371,8 +370,8 @@ func ofHooks(n notices) func(*Facts) Finding {
 		if terminating && f.Options.Sweep {
 			these.severity, these.why = Warning, "only the search for hooks finds them, up to a minute late"
 		}
-		v := missing(f, these, slices.Compact(disabled))
-		v.What += "; affected: " + list(slices.Compact(sorted(deaf)))
+		v := missing(f, these, disabled)
+		v.What += "; affected: " + list(deaf)
 		return v
 	}
 }

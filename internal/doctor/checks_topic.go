@@ -117,14 +117,8 @@ func topicFault(f *Facts, arn string) (fault, hint string, err error) {
 	}
 	var publishers []sender
 	for _, r := range sending(f.Rules.Value) {
-		for _, target := range r.Targets {
-			switch {
-			case r.Topic != arn:
-			case target.RoleARN != "":
-				publishers = append(publishers, roleSender(target.RoleARN))
-			default:
-				publishers = append(publishers, ruleSender("rule "+r.Name, r.ARN))
-			}
+		if r.Topic == arn {
+			publishers = append(publishers, r.senders()...)
 		}
 	}
 	p, err := iampolicy.Parse(t.Policy)

@@ -112,7 +112,7 @@ func bad(s Status, hint, format string, args ...any) Finding {
 
 // unclear is the finding if the answers do not tell.
 func unclear(hint, format string, args ...any) Finding {
-	return Finding{Status: Unknown, What: fmt.Sprintf(format, args...), Hint: hint}
+	return bad(Unknown, hint, format, args...)
 }
 
 // unknown is the finding if something could not be asked.
@@ -184,26 +184,20 @@ func IDs() []string {
 // Worst is the worst status of the findings that were not accepted: Failed, then Unknown of a
 // check that is needed, then Warning, then OK.
 func Worst(findings []Finding) Status {
-	order := []Status{Failed, Unknown, Warning}
-	worst := len(order)
-	for _, f := range findings {
-		if f.Accepted || f.Status == Unknown && !f.Needed {
-			continue
-		}
-		if at := slices.Index(order, f.Status); at >= 0 {
-			worst = min(worst, at)
+	for _, s := range []Status{Failed, Unknown, Warning} {
+		if slices.ContainsFunc(findings, func(f Finding) bool {
+			return f.Status == s && !f.Accepted && (f.Needed || s != Unknown)
+		}) {
+			return s
 		}
 	}
-	if worst == len(order) {
-		return OK
-	}
-	return order[worst]
+	return OK
 }
 
-// list joins sorted names, and cuts them if there are many.
+// list joins sorted names, each once, and cuts them if there are many.
 func list(names []string) string {
 	const most = 5
-	names = sorted(names)
+	names = slices.Compact(sorted(names))
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}

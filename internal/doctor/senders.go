@@ -33,6 +33,18 @@ func roleSender(arn string) sender {
 
 func topicSender(arn string) sender { return sender{"topic " + arn, snsService, arn} }
 
+// senders are what sends for a rule: the role of a target, or the rule.
+func (r Rule) senders() (all []sender) {
+	for _, t := range r.Targets {
+		if t.RoleARN != "" {
+			all = append(all, roleSender(t.RoleARN))
+		} else {
+			all = append(all, ruleSender("rule "+r.Name, r.ARN))
+		}
+	}
+	return all
+}
+
 // request is what the sender asks of a policy.
 func (s sender) request(action, resource string) iampolicy.Request {
 	r := iampolicy.Request{
@@ -53,13 +65,9 @@ func (s sender) request(action, resource string) iampolicy.Request {
 // a rule as the account could have it. unseen says why there may be rules that are not among them.
 func senders(f *Facts) (all []sender, unseen error) {
 	for _, r := range sending(f.Rules.Value) {
-		for _, t := range r.Targets {
-			switch {
-			case r.Topic != "":
-			case t.RoleARN != "":
-				all = append(all, roleSender(t.RoleARN))
-			case iampolicy.AccountOf(r.ARN) == f.Options.Account:
-				all = append(all, ruleSender("rule "+r.Name, r.ARN))
+		for _, s := range r.senders() {
+			if r.Topic == "" && (s.service == "" || iampolicy.AccountOf(s.arn) == f.Options.Account) {
+				all = append(all, s)
 			}
 		}
 	}
@@ -211,7 +219,7 @@ func describe(all []sender) string {
 			who = append(who, "the "+s.name)
 		}
 	}
-	return list(slices.Compact(sorted(who)))
+	return list(who)
 }
 
 // hasRole reports whether a caller has assumed a role. The ARN of a session has the role's name
