@@ -44,7 +44,7 @@ const (
 type Session struct {
 	*options.Options
 	origin   *Origin
-	file     policySource
+	file     doctor.Policy
 	client   kube.Client
 	aws      aws.Config // empty before connectAWS, as is gatherer
 	gatherer *doctor.Gatherer

@@ -51,7 +51,7 @@ func (sim Simulation) Run(ctx context.Context, session *Session, term Terminal) 
 	if sim.PrintOnly || sim.JSON {
 		text = term.ErrOut
 	}
-	if err := t.origin.writeWith(text, t.identity); err != nil {
+	if _, err := io.WriteString(text, t.origin.text(t.identity)); err != nil {
 		return err
 	}
 	if err := t.lookUp(ctx); err != nil {

@@ -205,14 +205,15 @@ func (t *target) preview(when time.Time) (outcome, error) {
 	}
 	p := t.policy().Preview(parsed, subject, when)
 	by, _ := t.policy().Drains(p.Intent, t.node.Labels)
-	return outcome{Preview: p, Terms: nodedrain.TermsOf(p.Intent), By: by}, nil
+	return outcome{Preview: p, parsed: parsed, Terms: nodedrain.TermsOf(p.Intent), By: by}, nil
 }
 
 // An outcome is what a notice would mean for a node, and for its drain.
 type outcome struct {
 	decision.Preview
-	Terms evacuation.Terms
-	By    intent.By // who would get the pods off the node
+	parsed notice.Notice
+	Terms  evacuation.Terms
+	By     intent.By // who would get the pods off the node
 
 	unreported bool // no pod on the node tells the leader, and nothing else does
 
