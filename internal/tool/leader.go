@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
@@ -152,12 +151,9 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	found := &leader{
 		namespace: l.Namespace, pod: holderOf(l), port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
 		dryRun: l.Labels[lease.DryRunLabel] == "true", transitions: int(ptr.Deref(l.Spec.LeaseTransitions, 0)),
-		delay: delay,
+		since: ptr.Deref(l.Spec.AcquireTime, metav1.MicroTime{}).UTC(), delay: delay,
 	}
-	if l.Spec.AcquireTime != nil {
-		found.since = l.Spec.AcquireTime.UTC()
-	}
-	if ptr.Deref(l.Spec.LeaseTransitions, 0) == 0 {
+	if found.transitions == 0 {
 		found.alone = l.CreationTimestamp.Time
 	}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
@@ -263,9 +259,7 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 	case l.pod:
 	default:
 		// The handler has the permission to list pods, and none to get one.
-		list, err := v.client.CoreV1().Pods(l.namespace).List(ctx, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("metadata.name", l.pod).String(),
-		})
+		list, err := v.client.CoreV1().Pods(l.namespace).List(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: l.pod}))
 		if err != nil {
 			return nil, err
 		}

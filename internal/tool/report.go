@@ -50,8 +50,7 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 
 // mustExist returns an error if there is no such Node, and nil if that cannot be found out.
 func (v *Viewer) mustExist(ctx context.Context, node string) error {
-	named := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
-	list, err := v.client.CoreV1().Nodes().List(ctx, named)
+	list, err := v.client.CoreV1().Nodes().List(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: node}))
 	if err == nil && len(list.Items) == 0 {
 		return fmt.Errorf("there is no node %s, and no drain of one is known", node)
 	}
@@ -74,7 +73,7 @@ func (v *Viewer) current(ctx context.Context, l *leader, node string) *overview.
 func (v *Viewer) carriedReport(ctx context.Context, r *overview.Report) error {
 	options := metav1.ListOptions{} // a node that was given back has no label, and tells of its last drain
 	if r.Node != "" {
-		options = metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", r.Node).String()}
+		options = metav1.SingleObject(metav1.ObjectMeta{Name: r.Node})
 	}
 	list, err := v.client.CoreV1().Nodes().List(ctx, options)
 	if err != nil {

@@ -43,15 +43,17 @@ const (
 // AWS account.
 type Session struct {
 	*options.Options
-	origin   *Origin
-	file     doctor.Policy
-	client   kube.Client
-	aws      aws.Config // empty before connectAWS, as is gatherer
-	gatherer *doctor.Gatherer
-	identity identity
-	idle     string               // why the handler acts on no notice; empty: it does, or nobody has looked
-	leader   types.NamespacedName // the pod that drains nodes; zero: it is not known
-	lease    types.NamespacedName // of the handler; zero before readLease
+	origin *Origin
+
+	namespace string // of the handler, if origin has no release
+	file      doctor.Policy
+	client    kube.Client
+	aws       aws.Config // empty before connectAWS, as is gatherer
+	gatherer  *doctor.Gatherer
+	identity  identity
+	idle      string               // why the handler acts on no notice; empty: it does, or nobody has looked
+	leader    types.NamespacedName // the pod that drains nodes; zero: it is not known
+	lease     types.NamespacedName // of the handler; zero before readLease
 }
 
 // NewSession connects to the cluster. The logs of the Kubernetes libraries are discarded:
@@ -62,8 +64,11 @@ func NewSession(ctx context.Context, c *options.Options, origin *Origin) (*Sessi
 	if err != nil {
 		return nil, err
 	}
-	who := identity{kubernetes: kubernetesIdentity(ctx, client)}
-	s := &Session{Options: c, origin: origin, client: client, identity: who}
+	s := &Session{Options: c, origin: origin, client: client}
+	if _, s.namespace, err = app.RESTConfig(c); err != nil {
+		return nil, err
+	}
+	s.identity.kubernetes = kubernetesIdentity(ctx, client)
 	return s, s.readPolicy(ctx)
 }
 
@@ -162,14 +167,14 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			API: asg.Of(autoscaling.NewFromConfig(cfg)),
 		},
 	}
-	if _, g.Options.Namespace, g.Cluster.Err = app.RESTConfig(c); g.Cluster.Err == nil {
-		var clients *kube.Clients
-		clients, g.Cluster.Err = connect(c)
-		g.Cluster.Client, g.Cluster.Version = clients, clients.Version
-		if clients != nil {
-			g.Cluster.Bindings = loadbalancer.OfCluster(clients.CoreV1().RESTClient())
-		}
+	_, g.Options.Namespace, _ = app.RESTConfig(c) // connect has its error
+	clients, err := connect(c)
+	if err != nil {
+		g.Cluster.Err = err
+		return g
 	}
+	g.Cluster.Client, g.Cluster.Version = clients, clients.Version
+	g.Cluster.Bindings = loadbalancer.OfCluster(clients.CoreV1().RESTClient())
 	return g
 }
 
