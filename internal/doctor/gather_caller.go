@@ -24,7 +24,7 @@ func (a *AWS) caller(ctx context.Context) (Caller, error) {
 	c.Source = sourceOf(given.Source)
 	// The SDK looks for IRSA first.
 	c.Shadowed = c.Source == SourceIRSA && os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != ""
-	out, err := a.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
+	out, err := sts.NewFromConfig(a.Config).GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
 	switch {
 	case unaccepted(err):
 		err = plain(ctx, err)

@@ -70,44 +70,46 @@ func (a *AWS) permissions(ctx context.Context, f *Facts) []Permission {
 // tries are all of them. The last ones are the completions of hooks, one for each of the groups with hooks: a role can
 // have that permission for some groups. What is only useful is tried on the first group.
 func (a *AWS) tries(f *Facts, hooked []Group) (all []try) {
+	queue, scaling := a.sqs(), autoscaling.NewFromConfig(a.Config)
 	url, nothing := aws.String(f.Options.QueueURL), aws.String("doctor")
 	if f.Queue.Err == nil || denied(f.Queue.Err) { // else it would say nothing of permissions
 		all = append(all,
-			tryOf(Permission{Action: "sqs:ReceiveMessage", Needed: true}, a.ReceiveMessage,
+			tryOf(Permission{Action: "sqs:ReceiveMessage", Needed: true}, queue.ReceiveMessage,
 				&sqs.ReceiveMessageInput{QueueUrl: url, MaxNumberOfMessages: -1}),
-			tryOf(Permission{Action: "sqs:DeleteMessage", Needed: true}, a.DeleteMessage,
+			tryOf(Permission{Action: "sqs:DeleteMessage", Needed: true}, queue.DeleteMessage,
 				&sqs.DeleteMessageInput{QueueUrl: url, ReceiptHandle: nothing}),
-			tryOf(Permission{Action: "sqs:ChangeMessageVisibility"}, a.ChangeMessageVisibility,
+			tryOf(Permission{Action: "sqs:ChangeMessageVisibility"}, queue.ChangeMessageVisibility,
 				&sqs.ChangeMessageVisibilityInput{QueueUrl: url, ReceiptHandle: nothing}))
 	}
 	if f.Options.Poll {
-		all = append(all, tryOf(Permission{Action: "ec2:DescribeInstanceStatus"}, a.DescribeInstanceStatus,
-			&ec2.DescribeInstanceStatusInput{DryRun: aws.Bool(true)}))
+		all = append(all, tryOf(Permission{Action: "ec2:DescribeInstanceStatus"},
+			ec2.NewFromConfig(a.Config).DescribeInstanceStatus, &ec2.DescribeInstanceStatusInput{DryRun: aws.Bool(true)}))
 	}
 	if f.Options.Excludes && len(f.TargetGroups.Value) > 0 {
-		all = append(all, tryOf(Permission{Action: "elasticloadbalancing:DescribeTargetHealth"}, a.DescribeTargetHealth,
+		all = append(all, tryOf(Permission{Action: "elasticloadbalancing:DescribeTargetHealth"},
+			elb.NewFromConfig(a.Config).DescribeTargetHealth,
 			&elb.DescribeTargetHealthInput{TargetGroupArn: &f.TargetGroups.Value[0]}))
 	}
 	if f.Policy.Value.Rules.ReplaceFirst() && len(f.Groups.Value) > 0 {
 		const nobody = "i-00000000000000000"
 		all = append(all,
-			tryOf(Permission{Action: "autoscaling:DescribeAutoScalingInstances"}, a.DescribeAutoScalingInstances,
+			tryOf(Permission{Action: "autoscaling:DescribeAutoScalingInstances"}, scaling.DescribeAutoScalingInstances,
 				&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{nobody}}),
-			tryOf(Permission{Action: "autoscaling:SetInstanceHealth"}, a.SetInstanceHealth,
+			tryOf(Permission{Action: "autoscaling:SetInstanceHealth"}, scaling.SetInstanceHealth,
 				&autoscaling.SetInstanceHealthInput{InstanceId: aws.String(nobody), HealthStatus: aws.String("Healthy")}))
 	}
 	noToken := aws.String("00000000-0000-0000-0000-000000000000") // that of no lifecycle action
 	// A heartbeat tells the sweep whether a hook waits.
 	if (f.Options.HeartbeatInterval > 0 || f.Options.Sweep) && len(hooked) > 0 {
 		all = append(all, tryOf(Permission{Action: "autoscaling:RecordLifecycleActionHeartbeat"},
-			a.RecordLifecycleActionHeartbeat, &autoscaling.RecordLifecycleActionHeartbeatInput{
+			scaling.RecordLifecycleActionHeartbeat, &autoscaling.RecordLifecycleActionHeartbeatInput{
 				AutoScalingGroupName: &hooked[0].Name, LifecycleHookName: &hooked[0].Hooks.Value[0].Name,
 				LifecycleActionToken: noToken,
 			}))
 	}
 	for _, g := range hooked {
 		p := Permission{Action: "autoscaling:CompleteLifecycleAction", Needed: true, Groups: []string{g.Name}}
-		all = append(all, tryOf(p, a.CompleteLifecycleAction, &autoscaling.CompleteLifecycleActionInput{
+		all = append(all, tryOf(p, scaling.CompleteLifecycleAction, &autoscaling.CompleteLifecycleActionInput{
 			AutoScalingGroupName: &g.Name, LifecycleHookName: &g.Hooks.Value[0].Name,
 			LifecycleActionResult: aws.String("CONTINUE"), LifecycleActionToken: noToken,
 		}))

@@ -9,20 +9,12 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
-	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
-	"github.com/aws/aws-sdk-go-v2/service/kms"
-	"github.com/aws/aws-sdk-go-v2/service/sns"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
-	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -130,8 +122,6 @@ func kubernetesIdentity(ctx context.Context, client kube.Client) string {
 func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gatherer {
 	const timeout = 30 * time.Second
 	logging.Redirect(logr.Discard()) // what they say is in the answers
-	queue, instances := app.SQSClient(cfg, c), ec2.NewFromConfig(cfg)
-	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	g := &doctor.Gatherer{
 		Patience: timeout,
 		Options: doctor.Options{
@@ -145,27 +135,7 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			Surge: c.SurgeSingletons, ByKarpenter: c.DrainByKarpenter,
 			Lease: c.LeaseName, Version: version,
 		},
-		AWS: doctor.AWS{
-			Credentials:       cfg.Credentials,
-			GetCallerIdentity: sts.NewFromConfig(cfg).GetCallerIdentity,
-
-			GetQueueAttributes: queue.GetQueueAttributes, ReceiveMessage: queue.ReceiveMessage,
-			DeleteMessage: queue.DeleteMessage, ChangeMessageVisibility: queue.ChangeMessageVisibility,
-
-			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy, Decrypt: keys.Decrypt,
-
-			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule,
-			ListTargetsByRule: events.ListTargetsByRule,
-
-			GetTopicAttributes: topics.GetTopicAttributes, ListSubscriptionsByTopic: topics.ListSubscriptionsByTopic,
-			GetSubscriptionAttributes: topics.GetSubscriptionAttributes,
-
-			DescribeInstances: instances.DescribeInstances, DescribeInstanceStatus: instances.DescribeInstanceStatus,
-
-			DescribeTargetHealth: elb.NewFromConfig(cfg).DescribeTargetHealth,
-
-			API: asg.Of(autoscaling.NewFromConfig(cfg)),
-		},
+		AWS: doctor.AWS{Config: cfg, SQSEndpoint: c.SQSEndpoint},
 	}
 	_, g.Options.Namespace, _ = app.RESTConfig(c) // connect has its error
 	clients, err := connect(c)
