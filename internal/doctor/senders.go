@@ -78,18 +78,10 @@ func senders(f *Facts) (all []sender, unseen error) {
 		slices.SortFunc(all, func(a, b sender) int { return cmp.Compare(a.name, b.name) })
 		return slices.Compact(all), nil
 	}
-	switch {
-	case f.Rules.Err != nil:
-		unseen = f.Rules.Err
-	case hiddenRules(f) != nil:
-		unseen = hiddenRules(f)
-	default:
-		unseen = errNoRules
-	}
 	if roles := deliveryRoles(f); len(roles) > 0 && !f.policy().Names(eventBridge) {
 		return roles, nil
 	}
-	return []sender{ruleSender("a rule", anyRule(f, f.Options.Account))}, unseen
+	return []sender{ruleSender("a rule", anyRule(f, f.Options.Account))}, cmp.Or(f.Rules.Err, hiddenRules(f), errNoRules)
 }
 
 // sending are the rules that are enabled; if none is, all of them, as they may be soon.
@@ -181,15 +173,8 @@ func ofKind(all []sender, service string) []string {
 
 // letIn are the policy statements that let senders send to a queue.
 func letIn(f *Facts, queue string, all []sender) string {
-	statement := func(principal, condition map[string]any) string {
-		s := map[string]any{"Effect": "Allow", "Principal": principal, "Action": "sqs:SendMessage", "Resource": queue}
-		if condition != nil {
-			s["Condition"] = condition
-		}
-		return jsonText(s)
-	}
 	var statements []string
-	for _, service := range []string{eventBridge, snsService} {
+	for _, service := range []string{eventBridge, snsService, ""} {
 		arns := ofKind(all, service)
 		if len(arns) == 0 {
 			continue
@@ -197,11 +182,14 @@ func letIn(f *Facts, queue string, all []sender) string {
 		if len(arns) == 1 && arns[0] == anyRule(f, f.Options.Account) {
 			arns[0] = strings.TrimSuffix(arns[0], "any") + "*"
 		}
-		statements = append(statements, statement(map[string]any{"Service": service},
-			map[string]any{"ArnLike": map[string]any{"aws:SourceArn": arns}}))
-	}
-	if roles := ofKind(all, ""); len(roles) > 0 {
-		statements = append(statements, statement(map[string]any{"AWS": roles}, nil))
+		statement := map[string]any{"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": queue}
+		if service == "" {
+			statement["Principal"] = map[string]any{"AWS": arns}
+		} else {
+			statement["Principal"] = map[string]any{"Service": service}
+			statement["Condition"] = map[string]any{"ArnLike": map[string]any{"aws:SourceArn": arns}}
+		}
+		statements = append(statements, jsonText(statement))
 	}
 	return strings.Join(statements, ",")
 }
