@@ -152,10 +152,7 @@ func handlerRuns(f *Facts) Finding {
 	h.Pods = slices.DeleteFunc(slices.Clone(h.Pods), func(p Pod) bool { return p.State.Leaving })
 	on, crashing, stuck, starting := h.sorted()
 	ready := len(on)
-	severity := Warning // another replica does its work
-	if ready == 0 {
-		severity = Failed
-	}
+	severity := failedIf(ready == 0) // else another replica does its work
 	switch all := overview.Count(len(h.Pods), "replica"); {
 	case len(crashing) > 0:
 		p := crashing[0]
@@ -174,11 +171,8 @@ func handlerRuns(f *Facts) Finding {
 		return fail("find out why its pods are not created: kubectl -n "+h.Namespace+" describe deployment,replicaset",
 			"%s has no pod: nobody drains nodes", name)
 	case ready == 0:
-		severity := Warning
-		if f.isLate(starting[0]) {
-			severity = Failed
-		}
-		return bad(severity, "wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
+		return bad(failedIf(f.isLate(starting[0])),
+			"wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
 			"no replica of %s is ready", name)
 	case slices.ContainsFunc(starting, f.isLate):
 		p := starting[slices.IndexFunc(starting, f.isLate)]

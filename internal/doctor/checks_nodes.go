@@ -207,10 +207,7 @@ func eventAccounts(f *Facts) Finding {
 			owners = append(owners, owner)
 		}
 	}
-	status := Warning
-	if len(heard) == 0 && (len(strange) > 0 || len(unseen) == 0) {
-		status = Failed
-	}
+	status := failedIf(len(heard) == 0 && (len(strange) > 0 || len(unseen) == 0))
 	caller := f.Caller.Value.Account
 	switch {
 	case len(strange) > 0:

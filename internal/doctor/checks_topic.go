@@ -76,7 +76,9 @@ func topic(f *Facts) Finding {
 		fault, hint, err := topicFault(f, arn)
 		switch {
 		case fault != "":
-			return bad(topicSeverity(f), hint, "nothing comes by the topic %s: %s", arn, fault)
+			// It matters less beside rules that send to the queue themselves.
+			straight := slices.ContainsFunc(f.Rules.Value, func(r Rule) bool { return r.Topic == "" && r.Enabled })
+			return bad(failedIf(!straight), hint, "nothing comes by the topic %s: %s", arn, fault)
 		case err != nil:
 			return unknown(subject, err)
 		}
@@ -88,15 +90,6 @@ func topic(f *Facts) Finding {
 		return ok("no topic of SNS sends to the queue")
 	}
 	return ok("%s of SNS hands on what rules publish", list(slices.Collect(maps.Keys(f.Topics))))
-}
-
-// topicSeverity is the status if a topic does not work. A topic matters less beside rules that
-// send to the queue themselves.
-func topicSeverity(f *Facts) Status {
-	if slices.ContainsFunc(f.Rules.Value, func(r Rule) bool { return r.Topic == "" && r.Enabled }) {
-		return Warning
-	}
-	return Failed
 }
 
 // topicFault says why a topic does not bring events to the queue, and what to do about it.

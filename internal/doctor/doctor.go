@@ -110,6 +110,14 @@ func bad(s Status, hint, format string, args ...any) Finding {
 	return v
 }
 
+// failedIf is the status of what does not work if it is so, and of what works, and not well, if it is not.
+func failedIf(so bool) Status {
+	if so {
+		return Failed
+	}
+	return Warning
+}
+
 // unclear is the finding if the answers do not tell.
 func unclear(hint, format string, args ...any) Finding {
 	return bad(Unknown, hint, format, args...)

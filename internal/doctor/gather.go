@@ -62,17 +62,13 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 	pods := ask(func() { f.Pods = unless(ctx, f.noCluster(), c.pods) }, server)
 	deployments := ask(func() { f.Deployments = unless(ctx, f.noCluster(), c.deployments) }, server)
 	targetGroups := ask(func() { f.TargetGroups = unless(ctx, f.noCluster(), c.targetGroups) }, server)
-	ask(func() {
-		f.Lease = unless(ctx, f.noCluster(), func(ctx context.Context) (Lease, error) { return c.lease(ctx, o) })
-	}, server)
+	ask(func() { f.Lease = unless(ctx, f.noCluster(), g.lease) }, server)
 
 	// Whose rights and whose role matter.
 	handler := ask(func() { f.Beside = f.beside() }, sts, server, pods, deployments)
 	ask(func() { c.reviews(ctx, f) }, handler)
 
-	queue := ask(soon(func(ctx context.Context) {
-		f.Queue = unless(ctx, f.noAWS(), func(ctx context.Context) (Queue, error) { return a.queue(ctx, o.QueueURL) })
-	}), sts)
+	queue := ask(soon(func(ctx context.Context) { f.Queue = unless(ctx, f.noAWS(), g.queue) }), sts)
 	ask(func() {
 		if id := f.Queue.Value.KeyID; id != "" {
 			f.Key = answer(a.key(ctx, id, f.Queue.Value.ARN))

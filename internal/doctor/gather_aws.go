@@ -84,9 +84,9 @@ func plain(ctx context.Context, err error) error {
 	return err
 }
 
-func (a *AWS) queue(ctx context.Context, url string) (Queue, error) {
-	out, err := a.sqs().GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
-		QueueUrl: aws.String(url), AttributeNames: []sqstypes.QueueAttributeName{sqstypes.QueueAttributeNameAll},
+func (g *Gatherer) queue(ctx context.Context) (Queue, error) {
+	out, err := g.AWS.sqs().GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl: &g.Options.QueueURL, AttributeNames: []sqstypes.QueueAttributeName{sqstypes.QueueAttributeNameAll},
 	})
 	if err != nil {
 		return Queue{}, explain(ctx, "sqs:GetQueueAttributes", err)
@@ -218,24 +218,19 @@ func ruleOf(ctx context.Context, events *eventbridge.Client, name, arn string) (
 		Name: name, ARN: aws.ToString(out.Arn), Pattern: aws.ToString(out.EventPattern),
 		Enabled: out.State != types.RuleStateDisabled,
 	}
-	in := &eventbridge.ListTargetsByRuleInput{Rule: aws.String(name)}
-	for {
-		page, err := events.ListTargetsByRule(ctx, in)
-		if err != nil {
-			return Rule{}, explain(ctx, "events:ListTargetsByRule", err)
-		}
-		for _, t := range page.Targets {
-			if aws.ToString(t.Arn) != arn {
-				continue
-			}
+	// A rule has five at most: they fit on a page.
+	targets, err := events.ListTargetsByRule(ctx, &eventbridge.ListTargetsByRuleInput{Rule: aws.String(name)})
+	if err != nil {
+		return Rule{}, explain(ctx, "events:ListTargetsByRule", err)
+	}
+	for _, t := range targets.Targets {
+		if aws.ToString(t.Arn) == arn {
 			r.Targets = append(r.Targets, Target{
 				RoleARN: aws.ToString(t.RoleArn), Changed: t.Input != nil || t.InputPath != nil || t.InputTransformer != nil,
 			})
 		}
-		if in.NextToken = page.NextToken; in.NextToken == nil {
-			return r, nil
-		}
 	}
+	return r, nil
 }
 
 // forAll calls do with all of in, sixteen at the same time, and returns the results, and the first error: the SDK waits

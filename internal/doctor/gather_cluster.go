@@ -127,16 +127,12 @@ func (c *Cluster) access(ctx context.Context, o Options, user string) map[kube.A
 	review := c.Client.AuthorizationV1()
 	needed := accesses(o)
 	granted, _ := forAll(needed, func(a kube.Access) (Answer[bool], error) {
-		what, ask := "create selfsubjectaccessreviews.authorization.k8s.io", func() (bool, error) {
-			return a.Granted(ctx, review.SelfSubjectAccessReviews(), o.Namespace)
+		if user == "" {
+			may, err := a.Granted(ctx, review.SelfSubjectAccessReviews(), o.Namespace)
+			return answer(may, refused(ctx, "create selfsubjectaccessreviews.authorization.k8s.io", err)), nil
 		}
-		if user != "" {
-			what, ask = "create subjectaccessreviews.authorization.k8s.io", func() (bool, error) {
-				return a.GrantedTo(ctx, user, review.SubjectAccessReviews(), o.Namespace)
-			}
-		}
-		may, err := ask()
-		return answer(may, refused(ctx, what, err)), nil
+		may, err := a.GrantedTo(ctx, user, review.SubjectAccessReviews(), o.Namespace)
+		return answer(may, refused(ctx, "create subjectaccessreviews.authorization.k8s.io", err)), nil
 	})
 	answers := map[kube.Access]Answer[bool]{}
 	for k, a := range needed {
@@ -151,8 +147,7 @@ func (c *Cluster) deployments(ctx context.Context) (deployments []Deployment, _ 
 	if err != nil {
 		return nil, refused(ctx, "list deployments.apps", err)
 	}
-	for k := range list.Items {
-		d := &list.Items[k]
+	for _, d := range list.Items {
 		template := PodOf(&corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec})
 		template.Namespace, template.Name, template.Owner = d.Namespace, d.Name, d.Name
 		replicas := ptr.Deref(d.Spec.Replicas, 1) // the default
@@ -166,12 +161,13 @@ func lastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-func (c *Cluster) lease(ctx context.Context, o Options) (found Lease, _ error) {
-	l, err := c.Client.CoordinationV1().Leases(o.Namespace).Get(ctx, o.Lease, metav1.GetOptions{})
+func (g *Gatherer) lease(ctx context.Context) (found Lease, _ error) {
+	leases := g.Cluster.Client.CoordinationV1()
+	l, err := leases.Leases(g.Options.Namespace).Get(ctx, g.Options.Lease, metav1.GetOptions{})
 	if err != nil {
 		return found, refused(ctx, "get leases.coordination.k8s.io", err)
 	}
-	l = lease.LookAgain(ctx, c.Client.CoordinationV1(), l)
+	l = lease.LookAgain(ctx, leases, l)
 	found.Holder = ptr.Deref(l.Spec.HolderIdentity, "")
 	found.Silent = time.Since(ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time)
 	found.Duration = time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
