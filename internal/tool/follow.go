@@ -150,9 +150,8 @@ func (s *sentNotice) look(ctx context.Context) (p progress, err error) {
 		return p, err
 	}
 	p = progress{taken: true, heldBack: carried.HeldBack, outcome: carried.Outcome}
-	for k := range list.Items {
-		pod := &list.Items[k]
-		if name, leaves := s.leaving[pod.UID]; leaves && !evacuation.Ended(pod) {
+	for _, pod := range list.Items {
+		if name, leaves := s.leaving[pod.UID]; leaves && !evacuation.Ended(&pod) {
 			p.left = append(p.left, name)
 		}
 	}

@@ -112,8 +112,7 @@ func (v *Viewer) events(ctx context.Context, node string) (all []overview.Event,
 	if err != nil {
 		return nil, fmt.Errorf("list the Events of node %s: %w", node, err)
 	}
-	for k := range list.Items {
-		e := &list.Items[k]
+	for _, e := range list.Items {
 		last := cmp.Or(e.LastTimestamp.Time, e.EventTime.Time, e.CreationTimestamp.Time)
 		all = append(all, overview.Event{At: last, Reason: e.Reason, Text: e.Message})
 	}

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -163,10 +164,7 @@ func isLate(o *overview.Overview) bool {
 	if o.Queue == nil {
 		return false
 	}
-	last := o.Queue.LastReceive
-	if last.IsZero() {
-		last = o.LeadsSince
-	}
+	last := cmp.Or(o.Queue.LastReceive, o.LeadsSince)
 	return !last.IsZero() && o.At.Sub(last) > long
 }
 
