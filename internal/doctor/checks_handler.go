@@ -104,12 +104,9 @@ func (f *Facts) handlers() []Handler {
 		}
 	}
 	var all []Handler
-	for _, h := range found {
-		all = append(all, *h)
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, *found[key])
 	}
-	slices.SortFunc(all, func(a, b Handler) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
 	return all
 }
 

@@ -31,8 +31,7 @@ func credentials(f *Facts) Finding {
 		return fail("give the ServiceAccount a role, by EKS Pod Identity or by the annotation of IRSA, and restart the "+
 			"pods; beside the cluster set AWS_PROFILE",
 			"there are no credentials of AWS: %v", err)
-	}
-	if c.Source != "" && c.Source != SourceIRSA { // only doctor asks STS then
+	case c.Source != "" && c.Source != SourceIRSA: // only doctor asks STS then
 		return unknown("who calls AWS", err)
 	}
 	return fail("allow the traffic to STS: a VPC without internet access needs an endpoint for it",

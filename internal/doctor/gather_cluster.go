@@ -39,19 +39,15 @@ func accesses(o Options) []kube.Access {
 		name = o.Lease
 	}
 	needed := append(kube.Accesses(name, o.EmitEvents), kube.Disrupting()...)
-	for _, more := range []struct {
-		wanted bool
-		rights []kube.Access
-	}{
-		{o.Conditions, kube.Conditions()},
-		{o.Surge, kube.Surging()},
-		{o.Excludes, kube.LoadBalancers()},
-		{o.ByKarpenter, kube.Delegating()},
-	} {
-		if more.wanted {
-			needed = append(needed, more.rights...)
+	add := func(wanted bool, rights []kube.Access) {
+		if wanted {
+			needed = append(needed, rights...)
 		}
 	}
+	add(o.Conditions, kube.Conditions())
+	add(o.Surge, kube.Surging())
+	add(o.Excludes, kube.LoadBalancers())
+	add(o.ByKarpenter, kube.Delegating())
 	return needed
 }
 

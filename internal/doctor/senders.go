@@ -196,16 +196,10 @@ func letIn(f *Facts, queue string, all []sender) string {
 
 // describe says who the senders are.
 func describe(all []sender) string {
+	services := map[string]string{eventBridge: "EventBridge", snsService: "SNS"}
 	var who []string
 	for _, s := range all {
-		switch s.service {
-		case eventBridge:
-			who = append(who, "EventBridge")
-		case snsService:
-			who = append(who, "SNS")
-		default:
-			who = append(who, "the "+s.name)
-		}
+		who = append(who, cmp.Or(services[s.service], "the "+s.name))
 	}
 	return list(who)
 }
