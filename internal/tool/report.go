@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -27,8 +28,9 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 		var h overview.History
 		if err = v.ask(ctx, l, overview.HistoryPath, &h); err == nil {
 			r.Episodes, r.KnownSince = overview.Select(h.Episodes, node, since), h.Since
-			if !since.IsZero() && l.alone.After(since) && len(h.Episodes) < report.Kept { // before there was none
-				r.Since, r.KnownSince = l.alone, l.alone
+			made, alone := l.CreationTimestamp.Time, ptr.Deref(l.Spec.LeaseTransitions, 0) == 0 // nobody else has led
+			if !since.IsZero() && alone && made.After(since) && len(h.Episodes) < report.Kept {
+				r.Since, r.KnownSince = made, made
 			}
 			r.Current = v.current(ctx, l, node)
 			if node != "" && len(r.Episodes) == 0 && r.Current == nil {
