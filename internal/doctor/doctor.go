@@ -68,14 +68,14 @@ type Finding struct {
 // Page has an entry for each check, under its ID.
 const Page = "docs/doctor.md"
 
-var released = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+)$`)
+var released = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+$`)
 
 // link is the address of a check's entry in the documentation of a version of the program; the
 // newest one if the version is no release.
 func link(version, id string) string {
 	at := "main"
-	if match := released.FindStringSubmatch(version); match != nil {
-		at = "v" + match[1]
+	if released.MatchString(version) {
+		at = "v" + strings.TrimPrefix(version, "v")
 	}
 	return "https://github.com/node-termination-handler/node-termination-handler/blob/" + at + "/" + Page + "#" + id
 }

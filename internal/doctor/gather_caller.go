@@ -49,15 +49,13 @@ func unaccepted(err error) bool {
 
 // sourceOf translates the SDK's names of credential sources.
 func sourceOf(provider string) Source {
-	switch {
-	case strings.HasPrefix(provider, "WebIdentityCredentials"):
-		return SourceIRSA
-	case strings.HasPrefix(provider, "CredentialsEndpointProvider"):
-		return SourcePodIdentity
-	case strings.HasPrefix(provider, "EC2RoleProvider"):
-		return SourceInstance
-	case strings.HasPrefix(provider, "EnvConfigCredentials"):
-		return SourceStatic
+	for prefix, source := range map[string]Source{
+		"WebIdentityCredentials": SourceIRSA, "CredentialsEndpointProvider": SourcePodIdentity,
+		"EC2RoleProvider": SourceInstance, "EnvConfigCredentials": SourceStatic,
+	} {
+		if strings.HasPrefix(provider, prefix) {
+			return source
+		}
 	}
 	return Source(provider)
 }

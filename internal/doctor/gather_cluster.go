@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -266,10 +267,7 @@ func PodOf(p *corev1.Pod) Pod {
 
 // stateOf says whether a pod works. What its containers report comes before its conditions.
 func stateOf(s *corev1.PodStatus) State {
-	var state State
-	if s.StartTime != nil {
-		state.Since = s.StartTime.Time
-	}
+	state := State{Since: ptr.Deref(s.StartTime, metav1.Time{}).Time}
 	for _, condition := range s.Conditions {
 		switch {
 		case condition.Type == corev1.PodReady:
@@ -285,10 +283,7 @@ func stateOf(s *corev1.PodStatus) State {
 		if waiting := container.State.Waiting; waiting != nil {
 			state.Waiting, state.Message = waiting.Reason, waiting.Message
 		}
-		ended := container.LastTerminationState.Terminated
-		if container.State.Terminated != nil {
-			ended = container.State.Terminated
-		}
+		ended := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
 		if ended != nil && !container.Ready && ended.ExitCode != 0 {
 			state.Restarts = max(1, int(container.RestartCount))
 			state.Exit = Exit{Code: int(ended.ExitCode), Reason: ended.Reason, Message: lastLine(ended.Message)}

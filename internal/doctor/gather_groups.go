@@ -85,16 +85,11 @@ func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []stri
 		if d, is := described[name]; is {
 			g = d
 		}
-		g.Hooks, g.OtherHooks = hooks(ctx, client, name, hookNames)
-		if g.ofEKS && len(hookNames) == 0 { // the sweep leaves these to EKS, which drains the nodes
-			g.LeftToEKS = true
-			for _, h := range g.Hooks.Value {
-				if h.Terminating {
-					g.OtherHooks = append(g.OtherHooks, h.Name)
-				}
-			}
-			g.Hooks.Value = nil
+		ours := hookNames
+		if g.ofEKS && len(ours) == 0 { // the sweep leaves these to EKS, which drains the nodes
+			g.LeftToEKS, ours = true, []string{""} // none
 		}
+		g.Hooks, g.OtherHooks = hooks(ctx, client, name, ours)
 		return g, nil
 	})
 }
