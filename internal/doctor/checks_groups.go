@@ -100,10 +100,7 @@ func hooksExist(f *Facts, groups []Group) Finding {
 		if len(others) > 0 {
 			what += "; " + left
 		}
-		name := "drain"
-		if len(f.Options.HookNames) > 0 {
-			name = f.Options.HookNames[0]
-		}
+		name := slices.Concat(f.Options.HookNames, []string{"drain"})[0]
 		return warn("aws autoscaling put-lifecycle-hook --auto-scaling-group-name "+sorted(without)[0]+
 			" --lifecycle-hook-name "+name+
 			" --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING --heartbeat-timeout 300 --default-result CONTINUE",

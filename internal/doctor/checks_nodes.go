@@ -42,14 +42,14 @@ func nodes(f *Facts) Finding {
 		}
 	}
 	all := covered + len(not)
-	what, rest := fmt.Sprintf("%d of %s are covered", covered, overview.Count(all, "node")), ""
+	rest := ""
 	if fargate > 0 {
 		rest += fmt.Sprintf("; %d on Fargate do not count", fargate)
 	}
 	if karpenters > 0 {
 		rest += fmt.Sprintf("; %s without the tag are left to Karpenter", overview.Count(karpenters, "node"))
 	}
-	what += rest
+	what := fmt.Sprintf("%d of %s are covered%s", covered, overview.Count(all, "node"), rest)
 	switch {
 	case all == 0 && karpenters > 0:
 		return warn("tag the instances of the nodes that this handler is for", "no node is covered%s", rest)

@@ -127,9 +127,7 @@ func (a *AWS) key(ctx context.Context, id, of string) (Key, error) {
 	m := out.KeyMetadata
 	k := Key{ARN: aws.ToString(m.Arn), AWSManaged: m.KeyManager == "AWS", State: string(m.KeyState)}
 	text, err := keys.GetKeyPolicy(ctx, &kms.GetKeyPolicyInput{KeyId: m.Arn})
-	if err != nil {
-		k.Policy.Err = explain(ctx, "kms:GetKeyPolicy", err)
-	} else {
+	if k.Policy.Err = explain(ctx, "kms:GetKeyPolicy", err); err == nil {
 		k.Policy.Value = aws.ToString(text.Policy)
 	}
 	return k, nil

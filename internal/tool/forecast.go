@@ -121,7 +121,7 @@ func (s *Session) lookUpAll(ctx context.Context, targets []*target) {
 		}
 		s.origin.note(fmt.Sprintf("%s: %v", what, err))
 	}
-	hooks := hookCache{}
+	hooks := map[string]doctor.Answer[doctor.Hook]{}
 	var without []string // nodes
 	var why error        // of the first
 	for _, t := range targets {

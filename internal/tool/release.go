@@ -170,9 +170,7 @@ func readRelease(ctx context.Context, client kube.Client, kind string, d *appsv1
 	}
 	maps.DeleteFunc(env, func(_, text string) bool { return text == "" })
 	// The handler knows its namespace from its ServiceAccount, if no variable names it.
-	if env["NAMESPACE"] == "" {
-		env["NAMESPACE"] = r.namespace
-	}
+	env["NAMESPACE"] = cmp.Or(env["NAMESPACE"], r.namespace)
 	r.options = options.Source{Flags: flags, Env: env, Of: " of " + r.String()}
 	return r, nil
 }
