@@ -34,15 +34,13 @@ func (s Status) String() string {
 // MarshalText makes a Status readable in JSON.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// A group is a heading over findings.
-type group string
-
+// The groups: headings over findings.
 const (
-	groupIdentity group = "credentials"
-	groupQueue    group = "queue"
-	groupRules    group = "EventBridge rules"
-	groupCluster  group = "cluster"
-	groupNodes    group = "nodes and groups"
+	groupIdentity = "credentials"
+	groupQueue    = "queue"
+	groupRules    = "EventBridge rules"
+	groupCluster  = "cluster"
+	groupNodes    = "nodes and groups"
 )
 
 // A Finding is the result of one check, which is printed on a line.
@@ -148,7 +146,7 @@ func Examine(f *Facts, accepted ...string) []Finding {
 		for k, command := range found.Commands {
 			found.Commands[k] = inRegion(command, f.Options.Region)
 		}
-		found.ID, found.Group, found.Needed = c.id, string(c.group), c.traits&needed != 0
+		found.ID, found.Group, found.Needed = c.id, c.group, c.traits&needed != 0
 		if found.Status != OK {
 			found.Link = link(f.Options.Version, c.id)
 		}

@@ -31,8 +31,6 @@ func roleSender(arn string) sender {
 	return sender{name: "role " + arn, arn: arn}
 }
 
-func topicSender(arn string) sender { return sender{"topic " + arn, snsService, arn} }
-
 // senders are what sends for a rule: the role of a target, or the rule.
 func (r Rule) senders() (all []sender) {
 	for _, t := range r.Targets {
@@ -72,7 +70,7 @@ func senders(f *Facts) (all []sender, unseen error) {
 		}
 	}
 	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
-		all = append(all, topicSender(arn))
+		all = append(all, sender{"topic " + arn, snsService, arn})
 	}
 	if len(all) > 0 {
 		slices.SortFunc(all, func(a, b sender) int { return cmp.Compare(a.name, b.name) })

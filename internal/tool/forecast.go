@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -338,7 +337,7 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 	fmt.Fprintf(&b, "%s for each node separately, the worst first:\n\n", kind.Dashed())
 	fmt.Fprintf(&b, "  %-*s  %4s  %4s  %4s  %7s  %7s\n", width, "node", "pods", "lost", "cut", "blocked", "deleted")
 	nodes, pods, cutShort := 0, 0, 0
-	down := map[string]bool{} // workloads
+	var down []string // workloads
 	for _, f := range all {
 		sum, lost, cut := f.Summary(), f.lost(), f.cut()
 		cutShort += len(cut)
@@ -362,15 +361,14 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		line := fmt.Sprintf("  %-*s  %4d  %4d  %4d  %7s  %7d  %s",
 			width, f.node.Name, sum.Pods, len(lost), len(cut), blocked, sum.Forced, remark)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
-		for _, d := range f.down() {
-			down[d] = true
-		}
+		down = append(down, f.down()...)
 	}
+	down = slices.Compact(slices.Sorted(slices.Values(down)))
 	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; %s would be cut short; %s would be down during the drain",
 		nodes, overview.Count(len(all), "node"), pods, overview.Count(cutShort, "pod"),
 		overview.Count(len(down), "workload"))
 	if len(down) > 0 {
-		b.WriteString(": " + strings.Join(evacuation.Names(slices.Sorted(maps.Keys(down)), mostDown), ", "))
+		b.WriteString(": " + strings.Join(evacuation.Names(down, mostDown), ", "))
 	}
 	b.WriteString("\n")
 	if all[0].BudgetsUnread != nil {

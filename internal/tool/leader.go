@@ -141,8 +141,7 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	pod := holderOf(l)
 	if pod == "" {
 		why := fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run", l.Namespace, l.Name)
-		long := l.Spec.RenewTime == nil || time.Since(l.Spec.RenewTime.Time) > leaderless
-		return nil, unreachable{why: why, leaderless: long}
+		return nil, unreachable{why: why, leaderless: deserted(l) != ""}
 	}
 	found := &leader{Lease: l, pod: pod, port: cmp.Or(l.Labels[app.PortLabel], metricsPort), delay: delay}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
