@@ -79,8 +79,7 @@ func (p Pod) isOurs() bool {
 func (f *Facts) handlers() []Handler {
 	found := map[string]*Handler{}
 	meet := func(p Pod) *Handler {
-		ours := p.isOurs()
-		if !ours && serviceAccount(p.Namespace, p.ServiceAccount) != f.User.Value.Name {
+		if !p.isOurs() && serviceAccount(p.Namespace, p.ServiceAccount) != f.User.Value.Name {
 			return nil
 		}
 		name := cmp.Or(p.Owner, p.Name)

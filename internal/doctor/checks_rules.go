@@ -201,10 +201,9 @@ func filteredOut(f *Facts, kind sample.Kind) string {
 		of = actionsOf(f.Groups.Value[0])[0]
 	}
 	for _, r := range f.Rules.Value {
-		if s := f.Topics[r.Topic].Value.Subscription; s == nil || s.Filter == "" {
-			continue
-		}
-		if r.Enabled && matches(r.Pattern, body(f, kind, f.Options.EventAccounts[0], of)) {
+		s := f.Topics[r.Topic].Value.Subscription
+		filters := r.Enabled && s != nil && s.Filter != ""
+		if filters && matches(r.Pattern, body(f, kind, f.Options.EventAccounts[0], of)) {
 			return r.Topic
 		}
 	}

@@ -13,10 +13,7 @@ import (
 // topics returns the topics of SNS that the policy of a queue names as senders. SNS does not tell
 // which subscriptions a queue has, so a topic that the policy does not name cannot be found.
 func (a *AWS) topics(ctx context.Context, q Queue) topics {
-	p, err := iampolicy.Parse(q.Policy)
-	if err != nil {
-		return nil // the check of the policy says so
-	}
+	p, _ := iampolicy.Parse(q.Policy) // the check of the policy says what is wrong with it
 	found := topics{}
 	for _, arn := range p.Sources(snsService) {
 		if parts := strings.Split(arn, ":"); len(parts) == 6 && parts[2] == "sns" && !strings.ContainsAny(arn, "*?") {

@@ -35,8 +35,7 @@ const (
 // AWS account.
 type Session struct {
 	*options.Options
-	origin *Origin
-
+	origin    *Origin
 	namespace string // of the handler, if origin has no release
 	file      doctor.Policy
 	client    kube.Client
@@ -57,9 +56,7 @@ func NewSession(ctx context.Context, c *options.Options, origin *Origin) (*Sessi
 		return nil, err
 	}
 	s := &Session{Options: c, origin: origin, client: client}
-	if _, s.namespace, err = app.RESTConfig(c); err != nil {
-		return nil, err
-	}
+	_, s.namespace, _ = app.RESTConfig(c) // connect has its error
 	s.identity.kubernetes = kubernetesIdentity(ctx, client)
 	return s, s.readPolicy(ctx)
 }
