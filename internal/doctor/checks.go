@@ -48,7 +48,7 @@ var checks = []check{
 // A check makes one finding: run says what it says about the facts, and is pure.
 type check struct {
 	id     string
-	group  group
+	group  string
 	traits traits
 	run    func(*Facts) Finding
 }

@@ -3,8 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 )
 
@@ -15,28 +13,29 @@ func otherHandlers(f *Facts) Finding {
 	if f.Pods.Err != nil {
 		return unknown("whether another handler runs in the cluster", f.Pods.Err)
 	}
-	same, beside, apart := map[string]bool{}, map[string]bool{}, ""
+	var same, beside []string
+	apart := ""
 	self, _ := f.handler()
 	for _, p := range f.Pods.Value {
 		name, queue := handlerOf(f, self, p)
 		switch {
 		case name == "":
 		case queue != "" && (queue == f.Options.QueueURL || queue == f.Options.QueueName):
-			same[name] = true
+			same = append(same, name)
 		case isKarpenter(p) && karpenterApart(f):
 			apart = "; Karpenter, by its interruption queue " + queue + ", drains nodes that this handler ignores"
 		default:
-			beside[name] = true
+			beside = append(beside, name)
 		}
 	}
 	switch {
 	case len(same) > 0:
 		return fail("let only one of them read the queue: remove the other, or give it a queue of its own",
-			"%s reads this queue as well: each message goes to one of the two", list(slices.Collect(maps.Keys(same))))
+			"%s reads this queue as well: each message goes to one of the two", list(same))
 	case len(beside) > 0:
 		return warn("let only one of them drain the nodes: both evict pods for the same interruption, and only one "+
 			"completes a hook",
-			"%s runs in the cluster as well", list(slices.Collect(maps.Keys(beside))))
+			"%s runs in the cluster as well", list(beside))
 	}
 	return ok("no other handler drains the same nodes%s", apart)
 }
@@ -57,6 +56,7 @@ func (f *Facts) drainsTheSame(p Pod) bool {
 // is known. Both are empty for a pod that runs none, and for our own handler, self.
 func handlerOf(f *Facts, self Handler, p Pod) (name, queue string) {
 	app := p.Labels["app.kubernetes.io/name"]
+	release := "another release of this program, " + p.Namespace + "/" + cmp.Or(p.Owner, p.Name) + ","
 	switch {
 	case isKarpenter(p):
 		if queue = karpenterQueue(p); queue == "" {
@@ -69,10 +69,10 @@ func handlerOf(f *Facts, self Handler, p Pod) (name, queue string) {
 		if p.Namespace == f.Options.Namespace && p.Env["LEADER_ELECT_RESOURCE_NAME"] == f.Options.Lease {
 			return "", "" // a pod that reports to ours
 		}
-		return "another release of this program, " + p.Namespace + "/" + cmp.Or(p.Owner, p.Name) + ",", ""
+		return release, ""
 	case p.isOurs():
 		if queue = p.Env["QUEUE_URL"]; queue == f.Options.QueueURL || f.drainsTheSame(p) {
-			return "another release of this program, " + p.Namespace + "/" + cmp.Or(p.Owner, p.Name) + ",", queue
+			return release, queue
 		}
 		return "", ""
 	case app == nthName, p.Labels["k8s-app"] == nthName, p.runs(nthName):

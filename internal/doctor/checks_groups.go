@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,20 +11,22 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-func unseenGroups(f *Facts, subject string) Finding {
-	return unclear("", "%s: EC2 does not know the instances of %s, and so their Auto Scaling groups", subject,
-		overview.Count(unseenInstances(f), "node"))
+// groupsErr says why it is not known which Auto Scaling groups are behind the nodes; nil: it is.
+func (f *Facts) groupsErr() error {
+	if unseen := unseenInstances(f); f.Groups.Err == nil && len(f.Groups.Value) == 0 && unseen > 0 {
+		return fmt.Errorf("EC2 does not know the instances of %s, and so their Auto Scaling groups",
+			overview.Count(unseen, "node"))
+	}
+	return f.Groups.Err
 }
 
 // ofGroups makes a check of the Auto Scaling groups behind the nodes. If there are no groups, the
 // check passes and says none.
 func ofGroups(subject, none string, run func(*Facts, []Group) Finding) func(*Facts) Finding {
 	return func(f *Facts) Finding {
-		switch {
-		case f.Groups.Err != nil:
-			return unknown(subject, f.Groups.Err)
-		case len(f.Groups.Value) == 0 && unseenInstances(f) > 0:
-			return unseenGroups(f, subject)
+		switch err := f.groupsErr(); {
+		case err != nil:
+			return unknown(subject, err)
 		case len(f.Groups.Value) == 0:
 			return ok("%s", none)
 		}
@@ -40,13 +41,11 @@ func ofGroups(subject, none string, run func(*Facts, []Group) Finding) func(*Fac
 
 func groupTag(f *Facts) Finding {
 	const subject = "whether new instances get the tag"
-	switch {
+	switch err := f.groupsErr(); {
 	case !f.Options.CheckTag:
 		return ok("the tag check is off")
-	case f.Groups.Err != nil:
-		return unknown(subject, f.Groups.Err)
-	case len(f.Groups.Value) == 0 && unseenInstances(f) > 0:
-		return unseenGroups(f, subject)
+	case err != nil:
+		return unknown(subject, err)
 	case len(f.Groups.Value) == 0:
 		return unclear("let the launch template, or Karpenter's EC2NodeClass in spec.tags, have it",
 			"%s %s: no node belongs to an Auto Scaling group that would tag them", subject, f.Options.ManagedTag)
@@ -74,8 +73,7 @@ var groupHook = ofGroups("whether the groups have a termination hook",
 	"no Auto Scaling group is behind a node", hooksExist)
 
 func hooksExist(f *Facts, groups []Group) Finding {
-	var without, others, met []string
-	names := map[string]bool{}
+	var without, others, names, met []string // names: of the hooks of others
 	for _, g := range groups {
 		switch {
 		case g.LeftToEKS:
@@ -88,9 +86,7 @@ func hooksExist(f *Facts, groups []Group) Finding {
 		case slices.ContainsFunc(g.Hooks.Value, func(h Hook) bool { return h.Terminating }):
 		case len(g.OtherHooks) > 0:
 			others = append(others, g.Name+" ("+list(g.OtherHooks)+")")
-			for _, name := range g.OtherHooks {
-				names[name] = true
-			}
+			names = append(names, g.OtherHooks...)
 		default:
 			without = append(without, g.Name)
 		}
@@ -104,10 +100,7 @@ func hooksExist(f *Facts, groups []Group) Finding {
 		if len(others) > 0 {
 			what += "; " + left
 		}
-		name := "drain"
-		if len(f.Options.HookNames) > 0 {
-			name = f.Options.HookNames[0]
-		}
+		name := slices.Concat(f.Options.HookNames, []string{"drain"})[0]
 		return warn("aws autoscaling put-lifecycle-hook --auto-scaling-group-name "+sorted(without)[0]+
 			" --lifecycle-hook-name "+name+
 			" --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING --heartbeat-timeout 300 --default-result CONTINUE",
@@ -117,7 +110,7 @@ func hooksExist(f *Facts, groups []Group) Finding {
 			"the handler completes the hooks of EKS too: a rule sends the terminations of the managed node group %s "+
 				"to the queue", list(met))
 	case len(others) > 0:
-		all := slices.Concat(f.Options.HookNames, slices.Sorted(maps.Keys(names)))
+		all := slices.Concat(f.Options.HookNames, slices.Compact(sorted(names)))
 		return warn("if these hooks are for this handler, set lifecycle-hook-names="+strings.Join(all, ","),
 			"a scale-in is not drained by this handler: %s", left)
 	}

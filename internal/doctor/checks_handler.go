@@ -79,8 +79,7 @@ func (p Pod) isOurs() bool {
 func (f *Facts) handlers() []Handler {
 	found := map[string]*Handler{}
 	meet := func(p Pod) *Handler {
-		ours := p.isOurs()
-		if !ours && serviceAccount(p.Namespace, p.ServiceAccount) != f.User.Value.Name {
+		if !p.isOurs() && serviceAccount(p.Namespace, p.ServiceAccount) != f.User.Value.Name {
 			return nil
 		}
 		name := cmp.Or(p.Owner, p.Name)
@@ -104,12 +103,9 @@ func (f *Facts) handlers() []Handler {
 		}
 	}
 	var all []Handler
-	for _, h := range found {
-		all = append(all, *h)
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, *found[key])
 	}
-	slices.SortFunc(all, func(a, b Handler) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
 	return all
 }
 
@@ -152,10 +148,7 @@ func handlerRuns(f *Facts) Finding {
 	h.Pods = slices.DeleteFunc(slices.Clone(h.Pods), func(p Pod) bool { return p.State.Leaving })
 	on, crashing, stuck, starting := h.sorted()
 	ready := len(on)
-	severity := Warning // another replica does its work
-	if ready == 0 {
-		severity = Failed
-	}
+	severity := failedIf(ready == 0) // else another replica does its work
 	switch all := overview.Count(len(h.Pods), "replica"); {
 	case len(crashing) > 0:
 		p := crashing[0]
@@ -174,11 +167,8 @@ func handlerRuns(f *Facts) Finding {
 		return fail("find out why its pods are not created: kubectl -n "+h.Namespace+" describe deployment,replicaset",
 			"%s has no pod: nobody drains nodes", name)
 	case ready == 0:
-		severity := Warning
-		if f.isLate(starting[0]) {
-			severity = Failed
-		}
-		return bad(severity, "wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
+		return bad(failedIf(f.isLate(starting[0])),
+			"wait, or find out why: kubectl -n "+h.Namespace+" logs "+starting[0].Name,
 			"no replica of %s is ready", name)
 	case slices.ContainsFunc(starting, f.isLate):
 		p := starting[slices.IndexFunc(starting, f.isLate)]

@@ -31,8 +31,7 @@ func credentials(f *Facts) Finding {
 		return fail("give the ServiceAccount a role, by EKS Pod Identity or by the annotation of IRSA, and restart the "+
 			"pods; beside the cluster set AWS_PROFILE",
 			"there are no credentials of AWS: %v", err)
-	}
-	if c.Source != "" && c.Source != SourceIRSA { // only doctor asks STS then
+	case c.Source != "" && c.Source != SourceIRSA: // only doctor asks STS then
 		return unknown("who calls AWS", err)
 	}
 	return fail("allow the traffic to STS: a VPC without internet access needs an endpoint for it",
@@ -137,24 +136,6 @@ func permissions(f *Facts) Finding {
 		return unclear("", "%s was not tried", subject)
 	}
 	return ok("the role has the %s that could be tried", overview.Count(len(f.Permissions), "permission"))
-}
-
-// roleName returns the name of the role in an ARN of a role or of its session; empty if the ARN is
-// of neither.
-func roleName(arn string) string {
-	parts := strings.SplitN(arn, ":", 6)
-	if len(parts) < 6 {
-		return ""
-	}
-	kind, path, _ := strings.Cut(parts[5], "/")
-	switch kind {
-	case "assumed-role":
-		name, _, _ := strings.Cut(path, "/")
-		return name
-	case "role":
-		return path[strings.LastIndexByte(path, '/')+1:]
-	}
-	return ""
 }
 
 func queue(f *Facts) Finding {

@@ -23,9 +23,8 @@ func nodes(f *Facts) Finding {
 	}
 	instances := behind(f)
 	covered, fargate, karpenters := 0, 0, 0
-	var not []string
-	var gaps [lastGap]bool
-	var untagged []string // ids of instances
+	var not, untagged []string // names of nodes, ids of instances
+	var gaps []gap
 	for _, n := range f.Nodes.Value {
 		switch why, gap := uncovered(f, n, instances); {
 		case n.Fargate:
@@ -36,21 +35,21 @@ func nodes(f *Facts) Finding {
 			karpenters++
 		default:
 			not = append(not, n.Name+" ("+why+")")
-			gaps[gap] = true
+			gaps = append(gaps, gap)
 			if gap == noTag {
 				untagged = append(untagged, instances[n.Name].ID)
 			}
 		}
 	}
 	all := covered + len(not)
-	what, rest := fmt.Sprintf("%d of %s are covered", covered, overview.Count(all, "node")), ""
+	rest := ""
 	if fargate > 0 {
 		rest += fmt.Sprintf("; %d on Fargate do not count", fargate)
 	}
 	if karpenters > 0 {
 		rest += fmt.Sprintf("; %s without the tag are left to Karpenter", overview.Count(karpenters, "node"))
 	}
-	what += rest
+	what := fmt.Sprintf("%d of %s are covered%s", covered, overview.Count(all, "node"), rest)
 	switch {
 	case all == 0 && karpenters > 0:
 		return warn("tag the instances of the nodes that this handler is for", "no node is covered%s", rest)
@@ -81,41 +80,31 @@ func noInstances(f *Facts) Finding {
 	return unknown("which instances are behind the nodes", err)
 }
 
-// A gap is the reason why notices do not find a node.
-type gap uint8
+// A gap is the reason why notices do not find a node, and what to do about it.
+type gap string
 
 const (
-	covers     gap = iota
-	noInstance     // that has the node's name
-	noProviderMatch
-	notEC2
-	noReporter // and no queue
-	noTag
-	lastGap
+	covers     gap = "" // they find it
+	noInstance gap = "no provider id: run the kubelet with --cloud-provider=external and the AWS cloud controller " +
+		"manager, or name the node like its instance's private DNS name"
+	noProviderMatch gap = "unknown to EC2: run the handler with a role of the account, and a queue in the region, of " +
+		"these instances"
+	notEC2 gap = "another provider id: name a node of EC2 like its instance's private DNS name; for nodes that are not " +
+		"of EC2 AWS sends no notice, and no handler can drain them in time"
+	noReporter gap = "no pod of the DaemonSet: see that it is there, and that its pods are ready on these nodes"
+	noTag      gap = "no tag"
 )
 
-// remedyFor says what to do about a gap.
-var remedyFor = [lastGap]string{
-	noInstance: "no provider id: run the kubelet with --cloud-provider=external and the AWS cloud controller " +
-		"manager, or name the node like its instance's private DNS name",
-	noProviderMatch: "unknown to EC2: run the handler with a role of the account, and a queue in the region, of these " +
-		"instances",
-	notEC2: "another provider id: name a node of EC2 like its instance's private DNS name; for nodes that are not of " +
-		"EC2 AWS sends no notice, and no handler can drain them in time",
-	noReporter: "no pod of the DaemonSet: see that it is there, and that its pods are ready on these nodes",
-	noTag:      "no tag",
-}
-
-// remedies says what to do about each gap. The command comes last.
-func remedies(f *Facts, gaps [lastGap]bool, untagged []string) string {
+// remedies says what to do about the gaps. The command comes last; it is for the instances without the tag.
+func remedies(f *Facts, gaps []gap, untagged []string) string {
 	var all []string
-	for gap, remedy := range remedyFor {
-		if gaps[gap] {
-			all = append(all, remedy)
+	for _, g := range []gap{noInstance, noProviderMatch, notEC2, noReporter, noTag} {
+		if slices.Contains(gaps, g) {
+			all = append(all, string(g))
 		}
 	}
 	hint := strings.Join(all, "; ")
-	if !gaps[noTag] {
+	if len(untagged) == 0 {
 		return hint
 	}
 	// AWS accepts 1,000 ids; this many can still be read before the command is run.
@@ -218,10 +207,7 @@ func eventAccounts(f *Facts) Finding {
 			owners = append(owners, owner)
 		}
 	}
-	status := Warning
-	if len(heard) == 0 && (len(strange) > 0 || len(unseen) == 0) {
-		status = Failed
-	}
+	status := failedIf(len(heard) == 0 && (len(strange) > 0 || len(unseen) == 0))
 	caller := f.Caller.Value.Account
 	switch {
 	case len(strange) > 0:

@@ -16,26 +16,19 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
-// takers returns the names of the rules that bring a body to the queue, by whether they are enabled.
-func takers(f *Facts, rules []Rule, body string) (enabled, disabled []string) {
-	for _, r := range rules {
-		p, err := eventpattern.Parse(r.Pattern)
-		if err != nil {
-			continue
-		}
-		if taken, err := p.Match(body); err != nil || !taken {
-			continue
-		}
-		if r.Topic != "" && !f.Topics[r.Topic].Value.Subscription.takes(body) {
-			continue
-		}
-		if r.Enabled {
-			enabled = append(enabled, r.Name)
-		} else {
-			disabled = append(disabled, r.Name)
-		}
+// matches reports whether an event matches a pattern. One that cannot be read matches nothing.
+func matches(pattern, event string) bool {
+	p, err := eventpattern.Parse(pattern)
+	if err != nil {
+		return false
 	}
-	return enabled, disabled
+	taken, err := p.Match(event)
+	return err == nil && taken
+}
+
+// brings reports whether a rule, once it is enabled, brings an event to the queue.
+func (f *Facts) brings(r Rule, event string) bool {
+	return matches(r.Pattern, event) && (r.Topic == "" || f.Topics[r.Topic].Value.Subscription.takes(event))
 }
 
 // taken returns the names of the rules that match notices of a kind, by whether they are enabled,
@@ -48,15 +41,22 @@ func taken(f *Facts, kind sample.Kind, of action) (enabled, disabled []string) {
 			events = append(events, strings.ReplaceAll(events[0], v.of, v.by))
 		}
 		for _, event := range events {
-			on, off := takers(f, f.Rules.Value, event)
+			var on, off []string
+			for _, r := range f.Rules.Value {
+				switch brings := f.brings(r, event); {
+				case brings && r.Enabled:
+					on = append(on, r.Name)
+				case brings:
+					off = append(off, r.Name)
+				}
+			}
 			if len(on) == 0 {
 				return nil, off
 			}
 			enabled = append(enabled, on...)
 		}
 	}
-	slices.Sort(enabled)
-	return slices.Compact(enabled), nil
+	return enabled, nil
 }
 
 // variants are what can be different in the sample of a kind, so that a rule takes one of the two and not the other.
@@ -170,10 +170,8 @@ func missing(f *Facts, n notices, disabled []string) Finding {
 		return v
 	case unreadTopic(f) != nil:
 		return unknown("whether a rule sends "+n.subject+" to the queue", unreadTopic(f))
-	case customBus(f) != "":
-		return unknown("whether a rule sends "+n.subject+" to the queue",
-			fmt.Errorf("the queue's policy names a rule of another bus, %s, and doctor asks for those of the default bus",
-				customBus(f)))
+	case customBus(f) != nil:
+		return unknown("whether a rule sends "+n.subject+" to the queue", customBus(f))
 	}
 	if arn := filteredOut(f, n.kind); arn != "" {
 		return bad(n.severity, "aws sns set-subscription-attributes --subscription-arn "+f.Topics[arn].Value.Subscription.ARN+
@@ -203,13 +201,10 @@ func filteredOut(f *Facts, kind sample.Kind) string {
 		of = actionsOf(f.Groups.Value[0])[0]
 	}
 	for _, r := range f.Rules.Value {
-		if s := f.Topics[r.Topic].Value.Subscription; s == nil || s.Filter == "" {
-			continue
-		}
-		through := r.Topic
-		r.Topic = ""
-		if on, _ := takers(f, []Rule{r}, body(f, kind, f.Options.EventAccounts[0], of)); len(on) > 0 {
-			return through
+		s := f.Topics[r.Topic].Value.Subscription
+		filters := r.Enabled && s != nil && s.Filter != ""
+		if filters && matches(r.Pattern, body(f, kind, f.Options.EventAccounts[0], of)) {
+			return r.Topic
 		}
 	}
 	return ""
@@ -244,11 +239,8 @@ func useless(f *Facts) (found []string) {
 		}
 	}
 	for _, r := range f.Rules.Value {
-		takes := func(event string) bool {
-			on, _ := takers(f, []Rule{r}, event)
-			return len(on) > 0
-		}
-		if r.Enabled && r.Pattern != "" && !slices.ContainsFunc(events, takes) {
+		brings := func(event string) bool { return f.brings(r, event) }
+		if r.Enabled && r.Pattern != "" && !slices.ContainsFunc(events, brings) {
 			found = append(found, r.Name+" "+compact(r.Pattern))
 		}
 	}
@@ -282,23 +274,16 @@ func hiddenRules(f *Facts) error {
 	if len(others) == 0 {
 		return nil
 	}
-	return fmt.Errorf("rules of account %s cannot be seen from account %s", list(slices.Compact(sorted(others))), caller)
+	return fmt.Errorf("rules of account %s cannot be seen from account %s", list(others), caller)
 }
 
 // pattern is an event pattern to copy.
 func pattern(kind sample.Kind) string {
-	return fmt.Sprintf(`{"source":[%q],"detail-type":[%q]}`, kind.Source(), detailTypes[kind])
-}
-
-var detailTypes = map[sample.Kind]string{
-	sample.Spot:                "EC2 Spot Instance Interruption Warning",
-	sample.Rebalance:           "EC2 Instance Rebalance Recommendation",
-	sample.StateChange:         "EC2 Instance State-change Notification",
-	sample.Health:              "AWS Health Event",
-	sample.ASGTerminate:        "EC2 Instance-terminate Lifecycle Action",
-	sample.ASGLaunch:           "EC2 Instance-launch Lifecycle Action",
-	sample.CapacityReservation: "EC2 Capacity Reservation Instance Interruption Warning",
-	sample.CapacityBlock:       "Capacity Block Expiration Warning",
+	var event struct {
+		DetailType string `json:"detail-type"`
+	}
+	_ = json.Unmarshal([]byte(sample.Notice{Kind: kind}.Body()), &event) // a sample is JSON
+	return fmt.Sprintf(`{"source":[%q],"detail-type":[%q]}`, kind.Source(), event.DetailType)
 }
 
 var (
@@ -330,30 +315,25 @@ var (
 		why:  "drains begin with the warning about each instance, minutes later",
 		need: func(i Instance) bool { return i.Block }, where: "is in a Capacity Block",
 	})
-	ruleTerminate = ofHooks(sample.ASGTerminate, true)
-	ruleLaunch    = ofHooks(sample.ASGLaunch, false)
+	ruleTerminate = ofHooks(notices{
+		kind: sample.ASGTerminate, subject: "terminations of Auto Scaling groups", severity: Failed,
+		why: "the hook keeps the instance until its timeout, and nobody drains it",
+	})
+	ruleLaunch = ofHooks(notices{
+		kind: sample.ASGLaunch, subject: "launches of Auto Scaling groups", severity: Warning,
+		why: "instances wait until the hook has timed out, or somebody else completes it",
+	})
 )
 
 // ofHooks makes the check that the queue hears of each hook of the groups behind the nodes, by a
 // rule or straight from Auto Scaling.
-func ofHooks(kind sample.Kind, terminating bool) func(*Facts) Finding {
+func ofHooks(n notices) func(*Facts) Finding {
+	n.hint = "if somebody else completes these hooks, set lifecycle-hook-names to those of this handler; else "
+	terminating, subject := n.kind == sample.ASGTerminate, n.subject
 	return func(f *Facts) Finding {
-		n := notices{
-			kind: kind, subject: "launches of Auto Scaling groups", severity: Warning,
-			why:  "instances wait until the hook has timed out, or somebody else completes it",
-			hint: "if somebody else completes these hooks, set lifecycle-hook-names to those of this handler; else ",
-		}
-		if terminating {
-			n.subject = "terminations of Auto Scaling groups"
-			n.severity, n.why = Failed, "the hook keeps the instance until its timeout, and nobody drains it"
-		}
-		if terminating && f.Options.Sweep {
-			n.severity, n.why = Warning, "only the search for hooks finds them, up to a minute late"
-		}
-		subject := n.subject
-		switch {
-		case f.Groups.Err != nil:
-			return unknown("whether the queue gets "+subject, f.Groups.Err)
+		switch err := f.groupsErr(); {
+		case err != nil:
+			return unknown("whether the queue gets "+subject, err)
 		case f.Rules.Err != nil:
 			return unknown("whether a rule sends "+subject+" to the queue", f.Rules.Err)
 		}
@@ -369,7 +349,7 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) Finding {
 					continue
 				}
 				hooks++
-				enabled, off := taken(f, kind, action{g.Name, h.Name})
+				enabled, off := taken(f, n.kind, action{g.Name, h.Name})
 				if len(enabled) == 0 && !slices.Contains(targets, h.TargetARN) {
 					if g.Tags.Err != nil && len(f.Options.HookNames) == 0 { // they may be those of EKS
 						return unknown("whose the hooks for "+subject+" are", g.Tags.Err)
@@ -380,16 +360,17 @@ func ofHooks(kind sample.Kind, terminating bool) func(*Facts) Finding {
 			}
 		}
 		switch {
-		case hooks == 0 && unseenInstances(f) > 0 && len(f.Groups.Value) == 0:
-			return unseenGroups(f, "whether the queue gets "+subject)
 		case hooks == 0:
 			return ok("no group behind a node has a hook for %s", subject)
 		case len(deaf) == 0:
 			return ok("%s are sent to the queue", subject)
 		}
-		slices.Sort(deaf)
-		v := missing(f, n, slices.Compact(disabled))
-		v.What += "; affected: " + list(slices.Compact(deaf))
+		these := n
+		if terminating && f.Options.Sweep {
+			these.severity, these.why = Warning, "only the search for hooks finds them, up to a minute late"
+		}
+		v := missing(f, these, disabled)
+		v.What += "; affected: " + list(deaf)
 		return v
 	}
 }

@@ -1159,22 +1159,6 @@ func TestTheRightsForLoadBalancersMatterWhereThereAreTargetGroups(t *testing.T) 
 	}
 }
 
-// A question that waits for one that is not there, or for one that waits for it, would wait forever.
-func TestEachQuestionWaitsForEarlierOnes(t *testing.T) {
-	asked := map[string]bool{}
-	for _, q := range (&Gatherer{}).questions(&Facts{}) {
-		for _, other := range q.after {
-			if !asked[other] {
-				t.Errorf("%s waits for %s", q.what, other)
-			}
-		}
-		if asked[q.what] {
-			t.Errorf("%s is asked twice", q.what)
-		}
-		asked[q.what] = true
-	}
-}
-
 func TestCommandsNameTheRegion(t *testing.T) {
 	for command, want := range map[string]string{
 		"aws sqs create-queue --queue-name a && aws sqs list-queues --region eu-west-1": "aws sqs create-queue --queue-name a --region us-east-1 && aws sqs list-queues --region eu-west-1",

@@ -41,12 +41,7 @@ func (s *Subscription) takes(event string) bool {
 	if !s.FilterBody {
 		event = "{}"
 	}
-	p, err := eventpattern.Parse(s.Filter)
-	if err != nil {
-		return false
-	}
-	taken, err := p.Match(event)
-	return err == nil && taken
+	return matches(s.Filter, event)
 }
 
 // unreadTopic says why nobody knows what comes by way of SNS; nil: it is known.
@@ -62,8 +57,7 @@ func unreadTopic(f *Facts) error {
 			}
 		}
 	}
-	p, err := iampolicy.Parse(f.Queue.Value.Policy)
-	if err == nil && p.Names(snsService) && len(f.Topics) == 0 {
+	if f.policy().Names(snsService) && len(f.Topics) == 0 {
 		return errTopic
 	}
 	return nil
@@ -82,7 +76,9 @@ func topic(f *Facts) Finding {
 		fault, hint, err := topicFault(f, arn)
 		switch {
 		case fault != "":
-			return bad(topicSeverity(f), hint, "nothing comes by the topic %s: %s", arn, fault)
+			// It matters less beside rules that send to the queue themselves.
+			straight := slices.ContainsFunc(f.Rules.Value, func(r Rule) bool { return r.Topic == "" && r.Enabled })
+			return bad(failedIf(!straight), hint, "nothing comes by the topic %s: %s", arn, fault)
 		case err != nil:
 			return unknown(subject, err)
 		}
@@ -94,15 +90,6 @@ func topic(f *Facts) Finding {
 		return ok("no topic of SNS sends to the queue")
 	}
 	return ok("%s of SNS hands on what rules publish", list(slices.Collect(maps.Keys(f.Topics))))
-}
-
-// topicSeverity is the status if a topic does not work. A topic matters less beside rules that
-// send to the queue themselves.
-func topicSeverity(f *Facts) Status {
-	if slices.ContainsFunc(f.Rules.Value, func(r Rule) bool { return r.Topic == "" && r.Enabled }) {
-		return Warning
-	}
-	return Failed
 }
 
 // topicFault says why a topic does not bring events to the queue, and what to do about it.
@@ -123,14 +110,8 @@ func topicFault(f *Facts, arn string) (fault, hint string, err error) {
 	}
 	var publishers []sender
 	for _, r := range sending(f.Rules.Value) {
-		for _, target := range r.Targets {
-			switch {
-			case r.Topic != arn:
-			case target.RoleARN != "":
-				publishers = append(publishers, roleSender(target.RoleARN))
-			default:
-				publishers = append(publishers, ruleSender("rule "+r.Name, r.ARN))
-			}
+		if r.Topic == arn {
+			publishers = append(publishers, r.senders()...)
 		}
 	}
 	p, err := iampolicy.Parse(t.Policy)

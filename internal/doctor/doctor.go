@@ -34,15 +34,13 @@ func (s Status) String() string {
 // MarshalText makes a Status readable in JSON.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// A group is a heading over findings.
-type group string
-
+// The groups: headings over findings.
 const (
-	groupIdentity group = "credentials"
-	groupQueue    group = "queue"
-	groupRules    group = "EventBridge rules"
-	groupCluster  group = "cluster"
-	groupNodes    group = "nodes and groups"
+	groupIdentity = "credentials"
+	groupQueue    = "queue"
+	groupRules    = "EventBridge rules"
+	groupCluster  = "cluster"
+	groupNodes    = "nodes and groups"
 )
 
 // A Finding is the result of one check, which is printed on a line.
@@ -68,14 +66,14 @@ type Finding struct {
 // Page has an entry for each check, under its ID.
 const Page = "docs/doctor.md"
 
-var released = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+)$`)
+var released = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+$`)
 
 // link is the address of a check's entry in the documentation of a version of the program; the
 // newest one if the version is no release.
 func link(version, id string) string {
 	at := "main"
-	if match := released.FindStringSubmatch(version); match != nil {
-		at = "v" + match[1]
+	if released.MatchString(version) {
+		at = "v" + strings.TrimPrefix(version, "v")
 	}
 	return "https://github.com/node-termination-handler/node-termination-handler/blob/" + at + "/" + Page + "#" + id
 }
@@ -110,9 +108,17 @@ func bad(s Status, hint, format string, args ...any) Finding {
 	return v
 }
 
+// failedIf is the status of what does not work if it is so, and of what works, and not well, if it is not.
+func failedIf(so bool) Status {
+	if so {
+		return Failed
+	}
+	return Warning
+}
+
 // unclear is the finding if the answers do not tell.
 func unclear(hint, format string, args ...any) Finding {
-	return Finding{Status: Unknown, What: fmt.Sprintf(format, args...), Hint: hint}
+	return bad(Unknown, hint, format, args...)
 }
 
 // unknown is the finding if something could not be asked.
@@ -140,7 +146,7 @@ func Examine(f *Facts, accepted ...string) []Finding {
 		for k, command := range found.Commands {
 			found.Commands[k] = inRegion(command, f.Options.Region)
 		}
-		found.ID, found.Group, found.Needed = c.id, string(c.group), c.traits&needed != 0
+		found.ID, found.Group, found.Needed = c.id, c.group, c.traits&needed != 0
 		if found.Status != OK {
 			found.Link = link(f.Options.Version, c.id)
 		}
@@ -184,26 +190,20 @@ func IDs() []string {
 // Worst is the worst status of the findings that were not accepted: Failed, then Unknown of a
 // check that is needed, then Warning, then OK.
 func Worst(findings []Finding) Status {
-	order := []Status{Failed, Unknown, Warning}
-	worst := len(order)
-	for _, f := range findings {
-		if f.Accepted || f.Status == Unknown && !f.Needed {
-			continue
-		}
-		if at := slices.Index(order, f.Status); at >= 0 {
-			worst = min(worst, at)
+	for _, s := range []Status{Failed, Unknown, Warning} {
+		if slices.ContainsFunc(findings, func(f Finding) bool {
+			return f.Status == s && !f.Accepted && (f.Needed || s != Unknown)
+		}) {
+			return s
 		}
 	}
-	if worst == len(order) {
-		return OK
-	}
-	return order[worst]
+	return OK
 }
 
-// list joins sorted names, and cuts them if there are many.
+// list joins sorted names, each once, and cuts them if there are many.
 func list(names []string) string {
 	const most = 5
-	names = sorted(names)
+	names = slices.Compact(sorted(names))
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}

@@ -30,111 +30,81 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 	ctx, cancel := within(ctx, g.Patience)
 	defer cancel()
 	f := &Facts{Options: g.Options}
-	g.ask(ctx, g.questions(f))
+	a, c, o := &g.AWS, &g.Cluster, g.Options
+
+	var all sync.WaitGroup
+	// ask asks a question when those before it have been answered. It returns what is closed when this one has.
+	ask := func(question func(), before ...<-chan struct{}) <-chan struct{} {
+		answered := make(chan struct{})
+		all.Go(func() {
+			defer close(answered)
+			for _, earlier := range before {
+				<-earlier
+			}
+			question()
+		})
+		return answered
+	}
+	// soon gives a question a third of the time, because others wait for it.
+	soon := func(question func(context.Context)) func() {
+		return func() {
+			ctx, cancel := within(ctx, g.Patience/3)
+			defer cancel()
+			question(ctx)
+		}
+	}
+
+	sts := ask(soon(func(ctx context.Context) { f.Caller = unless(ctx, f.noAWS(), a.caller) }))
+	server := ask(soon(func(ctx context.Context) { f.User = answer(c.user(ctx)) }))
+	policy := ask(func() { f.Policy = answer(g.policy(ctx)) })
+
+	nodes := ask(func() { f.Nodes = unless(ctx, f.noCluster(), c.nodes) }, server)
+	pods := ask(func() { f.Pods = unless(ctx, f.noCluster(), c.pods) }, server)
+	deployments := ask(func() { f.Deployments = unless(ctx, f.noCluster(), c.deployments) }, server)
+	targetGroups := ask(func() { f.TargetGroups = unless(ctx, f.noCluster(), c.targetGroups) }, server)
+	ask(func() { f.Lease = unless(ctx, f.noCluster(), g.lease) }, server)
+
+	// Whose rights and whose role matter.
+	handler := ask(func() { f.Beside = f.beside() }, sts, server, pods, deployments)
+	ask(func() { c.reviews(ctx, f) }, handler)
+
+	queue := ask(soon(func(ctx context.Context) { f.Queue = unless(ctx, f.noAWS(), g.queue) }), sts)
+	ask(func() {
+		if id := f.Queue.Value.KeyID; id != "" {
+			f.Key = answer(a.key(ctx, id, f.Queue.Value.ARN))
+		}
+	}, queue)
+	ask(func() {
+		if id := f.Queue.Value.KeyID; id != "" && f.Beside == nil {
+			f.Decrypt = answer(a.mayDecrypt(ctx, keyARN(id, f.Queue.Value.ARN)))
+		}
+	}, queue, handler)
+	topics := ask(func() { f.Topics = a.topics(ctx, f.Queue.Value) }, queue)
+	ask(func() {
+		f.Rules = unless(ctx, f.noRules(), func(ctx context.Context) ([]Rule, error) {
+			return a.rules(ctx, cmp.Or(f.Queue.Value.ARN, o.queueARN()), f.Topics)
+		})
+	}, queue, topics)
+
+	instances := ask(func() {
+		f.Instances = unless(ctx, cmp.Or(f.noAWS(), f.Nodes.Err), func(ctx context.Context) ([]Instance, error) {
+			return a.instances(ctx, f.Nodes.Value)
+		})
+	}, sts, nodes)
+	groups := ask(func() {
+		f.Groups = unless(ctx, f.Instances.Err, func(ctx context.Context) ([]Group, error) {
+			return a.groups(ctx, f.Instances.Value, o.HookNames)
+		})
+	}, instances)
+	ask(func() { f.Permissions = a.permissions(ctx, f) }, queue, groups, targetGroups, handler, policy)
+
+	all.Wait()
 	f.Now = time.Now()
 	return f
 }
 
 func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
-}
-
-// A question is one of those that Gather asks.
-type question struct {
-	what  string                // is asked
-	after []string              // the questions before it whose answers it needs
-	soon  bool                  // it has a third of the time, because others wait for it
-	ask   func(context.Context) // writes the answer into the Facts
-}
-
-// questions are all that there are.
-func (g *Gatherer) questions(f *Facts) []question {
-	a, c, o := &g.AWS, &g.Cluster, g.Options
-	server := []string{"the API server"}
-	return []question{
-		{what: "STS", soon: true, ask: func(ctx context.Context) { f.Caller = unless(ctx, f.noAWS(), a.caller) }},
-		{what: "the API server", soon: true, ask: func(ctx context.Context) { f.User = answer(c.user(ctx)) }},
-
-		{what: "nodes", after: server, ask: func(ctx context.Context) { f.Nodes = unless(ctx, f.noCluster(), c.nodes) }},
-		{what: "pods", after: server, ask: func(ctx context.Context) { f.Pods = unless(ctx, f.noCluster(), c.pods) }},
-		{what: "Deployments", after: server, ask: func(ctx context.Context) {
-			f.Deployments = unless(ctx, f.noCluster(), c.deployments)
-		}},
-		{what: "the Lease", after: server, ask: func(ctx context.Context) {
-			f.Lease = unless(ctx, f.noCluster(), func(ctx context.Context) (Lease, error) { return c.lease(ctx, o) })
-		}},
-		{what: "TargetGroupBindings", after: server, ask: func(ctx context.Context) {
-			f.TargetGroups = unless(ctx, f.noCluster(), c.targetGroups)
-		}},
-		{what: "the policy file", ask: func(ctx context.Context) { f.Policy = answer(g.policy(ctx)) }},
-
-		// Whose rights and whose role matter.
-		{what: "the handler", after: []string{"STS", "the API server", "pods", "Deployments"}, ask: func(context.Context) {
-			f.Beside = f.beside()
-		}},
-		{what: "rights in the cluster", after: []string{"the handler"}, ask: func(ctx context.Context) { c.reviews(ctx, f) }},
-
-		{what: "SQS", after: []string{"STS"}, soon: true, ask: func(ctx context.Context) {
-			f.Queue = unless(ctx, f.noAWS(), func(ctx context.Context) (Queue, error) { return a.queue(ctx, o.QueueURL) })
-		}},
-		{what: "KMS", after: []string{"SQS"}, ask: func(ctx context.Context) {
-			if id := f.Queue.Value.KeyID; id != "" {
-				f.Key = answer(a.key(ctx, id, f.Queue.Value.ARN))
-			}
-		}},
-		{what: "permission of KMS", after: []string{"SQS", "the handler"}, ask: func(ctx context.Context) {
-			if id := f.Queue.Value.KeyID; id != "" && f.Beside == nil {
-				f.Decrypt = answer(a.mayDecrypt(ctx, keyARN(id, f.Queue.Value.ARN)))
-			}
-		}},
-		{what: "SNS", after: []string{"SQS"}, ask: func(ctx context.Context) { f.Topics = a.topics(ctx, f.Queue.Value) }},
-		{what: "EventBridge", after: []string{"SQS", "SNS"}, ask: func(ctx context.Context) {
-			f.Rules = unless(ctx, f.noRules(), func(ctx context.Context) ([]Rule, error) {
-				return a.rules(ctx, cmp.Or(f.Queue.Value.ARN, o.queueARN()), f.Topics)
-			})
-		}},
-
-		{what: "EC2", after: []string{"STS", "nodes"}, ask: func(ctx context.Context) {
-			f.Instances = unless(ctx, cmp.Or(f.noAWS(), f.Nodes.Err), func(ctx context.Context) ([]Instance, error) {
-				return a.instances(ctx, f.Nodes.Value)
-			})
-		}},
-		{what: "Auto Scaling", after: []string{"EC2"}, ask: func(ctx context.Context) {
-			f.Groups = unless(ctx, f.Instances.Err, func(ctx context.Context) ([]Group, error) {
-				return a.groups(ctx, f.Instances.Value, o.HookNames), nil
-			})
-		}},
-		{
-			what:  "permissions of the role",
-			after: []string{"SQS", "Auto Scaling", "TargetGroupBindings", "the handler", "the policy file"},
-			ask:   func(ctx context.Context) { f.Permissions = a.permissions(ctx, f) },
-		},
-	}
-}
-
-// ask asks all questions, and waits for the answers.
-func (g *Gatherer) ask(ctx context.Context, all []question) {
-	answered := map[string]chan struct{}{}
-	for _, q := range all {
-		answered[q.what] = make(chan struct{})
-	}
-	var asked sync.WaitGroup
-	for _, q := range all {
-		asked.Go(func() {
-			defer close(answered[q.what])
-			for _, other := range q.after {
-				<-answered[other]
-			}
-			limit := g.Patience
-			if q.soon {
-				limit /= 3
-			}
-			ctx, cancel := within(ctx, limit)
-			defer cancel()
-			q.ask(ctx)
-		})
-	}
-	asked.Wait()
 }
 
 // answer keeps what a question returns.

@@ -14,79 +14,53 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
+	"github.com/aws/aws-sdk-go-v2/aws/arn"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
 	"github.com/aws/aws-sdk-go-v2/service/eventbridge/types"
 	"github.com/aws/aws-sdk-go-v2/service/kms"
 	kmstypes "github.com/aws/aws-sdk-go-v2/service/kms/types"
-	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/asg"
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 )
 
-// A call is an operation of a client of the AWS SDK.
-type call[Input, Output, Options any] func(context.Context, *Input, ...func(*Options)) (*Output, error)
-
-// AWS are the calls that doctor makes. They are functions, not clients, so that the linker can
-// drop all other methods of the clients.
+// AWS is how doctor asks AWS. It makes clients where it asks, and keeps none: the linker keeps all methods of a client
+// in a field of what becomes an interface.
 type AWS struct {
-	Credentials aws.CredentialsProvider
+	aws.Config
+	SQSEndpoint string // of SQS alone; empty: that of Config
+}
 
-	GetCallerIdentity call[sts.GetCallerIdentityInput, sts.GetCallerIdentityOutput, sts.Options]
+func (a *AWS) sqs() *sqs.Client {
+	return sqs.NewFromConfig(a.Config, func(o *sqs.Options) {
+		if a.SQSEndpoint != "" {
+			o.BaseEndpoint = &a.SQSEndpoint
+		}
+	})
+}
 
-	GetQueueAttributes      call[sqs.GetQueueAttributesInput, sqs.GetQueueAttributesOutput, sqs.Options]
-	ReceiveMessage          call[sqs.ReceiveMessageInput, sqs.ReceiveMessageOutput, sqs.Options]
-	DeleteMessage           call[sqs.DeleteMessageInput, sqs.DeleteMessageOutput, sqs.Options]
-	ChangeMessageVisibility call[sqs.ChangeMessageVisibilityInput, sqs.ChangeMessageVisibilityOutput, sqs.Options]
-
-	DescribeKey  call[kms.DescribeKeyInput, kms.DescribeKeyOutput, kms.Options]
-	GetKeyPolicy call[kms.GetKeyPolicyInput, kms.GetKeyPolicyOutput, kms.Options]
-	Decrypt      call[kms.DecryptInput, kms.DecryptOutput, kms.Options]
-
-	ListRuleNamesByTarget call[
-		eventbridge.ListRuleNamesByTargetInput, eventbridge.ListRuleNamesByTargetOutput, eventbridge.Options,
-	]
-	DescribeRule      call[eventbridge.DescribeRuleInput, eventbridge.DescribeRuleOutput, eventbridge.Options]
-	ListTargetsByRule call[
-		eventbridge.ListTargetsByRuleInput, eventbridge.ListTargetsByRuleOutput, eventbridge.Options,
-	]
-
-	GetTopicAttributes       call[sns.GetTopicAttributesInput, sns.GetTopicAttributesOutput, sns.Options]
-	ListSubscriptionsByTopic call[
-		sns.ListSubscriptionsByTopicInput, sns.ListSubscriptionsByTopicOutput, sns.Options,
-	]
-	GetSubscriptionAttributes call[
-		sns.GetSubscriptionAttributesInput, sns.GetSubscriptionAttributesOutput, sns.Options,
-	]
-
-	DescribeInstances      call[ec2.DescribeInstancesInput, ec2.DescribeInstancesOutput, ec2.Options]
-	DescribeInstanceStatus call[ec2.DescribeInstanceStatusInput, ec2.DescribeInstanceStatusOutput, ec2.Options]
-
-	DescribeTargetHealth call[elb.DescribeTargetHealthInput, elb.DescribeTargetHealthOutput, elb.Options]
-
-	asg.API
+// near is the Config for the region of an ARN; the same if that has none.
+func (a *AWS) near(text string) aws.Config {
+	config := a.Copy()
+	if parsed, err := arn.Parse(text); err == nil {
+		config.Region = cmp.Or(parsed.Region, config.Region)
+	}
+	return config
 }
 
 // explain turns an error of AWS into a *DeniedError or ErrAbsent if it is one of these.
 func explain(ctx context.Context, permission string, err error) error {
-	if err == nil {
+	switch code := awserr.Code(err); {
+	case err == nil:
 		return nil
-	}
-	if api, ok := errors.AsType[smithy.APIError](err); ok {
-		code := api.ErrorCode()
-		switch {
-		case strings.HasPrefix(code, "AccessDenied"), code == "UnauthorizedOperation", code == "AuthorizationError":
-			return &DeniedError{Permission: permission, Err: err}
-		case strings.HasSuffix(code, "NonExistentQueue"), code == "QueueDoesNotExist", code == "ResourceNotFoundException",
-			code == "NotFoundException", code == "NotFound":
-			return fmt.Errorf("%s: %w", permission, ErrAbsent)
-		}
+	case strings.HasPrefix(code, "AccessDenied"), code == "UnauthorizedOperation", code == "AuthorizationError":
+		return &DeniedError{Permission: permission, Err: err}
+	case strings.HasSuffix(code, "NonExistentQueue"), code == "QueueDoesNotExist", code == "ResourceNotFoundException",
+		code == "NotFoundException", code == "NotFound":
+		return fmt.Errorf("%s: %w", permission, ErrAbsent)
 	}
 	return fmt.Errorf("%s: %w", permission, plain(ctx, err))
 }
@@ -110,9 +84,9 @@ func plain(ctx context.Context, err error) error {
 	return err
 }
 
-func (a *AWS) queue(ctx context.Context, url string) (Queue, error) {
-	out, err := a.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
-		QueueUrl: aws.String(url), AttributeNames: []sqstypes.QueueAttributeName{sqstypes.QueueAttributeNameAll},
+func (g *Gatherer) queue(ctx context.Context) (Queue, error) {
+	out, err := g.AWS.sqs().GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl: &g.Options.QueueURL, AttributeNames: []sqstypes.QueueAttributeName{sqstypes.QueueAttributeNameAll},
 	})
 	if err != nil {
 		return Queue{}, explain(ctx, "sqs:GetQueueAttributes", err)
@@ -145,17 +119,15 @@ func (a *AWS) queue(ctx context.Context, url string) (Queue, error) {
 // key returns a key of KMS: its id, alias or ARN is that which the resource of another service names, with the ARN of.
 func (a *AWS) key(ctx context.Context, id, of string) (Key, error) {
 	id = keyARN(id, of)
-	there := func(o *kms.Options) { o.Region = regionOf(id, o.Region) }
-	out, err := a.DescribeKey(ctx, &kms.DescribeKeyInput{KeyId: aws.String(id)}, there)
+	keys := kms.NewFromConfig(a.near(id))
+	out, err := keys.DescribeKey(ctx, &kms.DescribeKeyInput{KeyId: aws.String(id)})
 	if err != nil {
 		return Key{}, explain(ctx, "kms:DescribeKey", err)
 	}
 	m := out.KeyMetadata
 	k := Key{ARN: aws.ToString(m.Arn), AWSManaged: m.KeyManager == "AWS", State: string(m.KeyState)}
-	text, err := a.GetKeyPolicy(ctx, &kms.GetKeyPolicyInput{KeyId: m.Arn}, there)
-	if err != nil {
-		k.Policy.Err = explain(ctx, "kms:GetKeyPolicy", err)
-	} else {
+	text, err := keys.GetKeyPolicy(ctx, &kms.GetKeyPolicyInput{KeyId: m.Arn})
+	if k.Policy.Err = explain(ctx, "kms:GetKeyPolicy", err); err == nil {
 		k.Policy.Value = aws.ToString(text.Policy)
 	}
 	return k, nil
@@ -165,11 +137,10 @@ func (a *AWS) key(ctx context.Context, id, of string) (Key, error) {
 // ciphertext needs none, and has no effect.
 // https://docs.aws.amazon.com/kms/latest/developerguide/testing-permissions.html
 func (a *AWS) mayDecrypt(ctx context.Context, key string) (bool, error) {
-	there := func(o *kms.Options) { o.Region = regionOf(key, o.Region) }
-	_, err := a.Decrypt(ctx, &kms.DecryptInput{
+	_, err := kms.NewFromConfig(a.near(key)).Decrypt(ctx, &kms.DecryptInput{
 		KeyId: aws.String(key), DryRun: aws.Bool(true),
 		DryRunModifiers: []kmstypes.DryRunModifierType{kmstypes.DryRunModifierTypeIgnoreCiphertext},
-	}, there)
+	})
 	if _, can := errors.AsType[*kmstypes.DryRunOperationException](err); can {
 		return true, nil
 	}
@@ -181,22 +152,15 @@ func (a *AWS) mayDecrypt(ctx context.Context, key string) (bool, error) {
 
 // keyARN is the ARN of a key that a queue or a topic names: an id or an alias is of the account and region of that.
 func keyARN(id, of string) string {
-	parts := strings.Split(of, ":")
-	if strings.HasPrefix(id, "arn:") || len(parts) < 5 {
+	key, err := arn.Parse(of)
+	if err != nil || strings.HasPrefix(id, "arn:") {
 		return id
 	}
 	if !strings.HasPrefix(id, "alias/") {
 		id = "key/" + id
 	}
-	return strings.Join([]string{"arn", parts[1], "kms", parts[3], parts[4], id}, ":")
-}
-
-// regionOf returns the region of an ARN, or the default if it has none.
-func regionOf(arn, otherwise string) string {
-	if parts := strings.Split(arn, ":"); len(parts) > 3 && parts[3] != "" {
-		return parts[3]
-	}
-	return otherwise
+	key.Service, key.Resource = "kms", id
+	return key.String()
 }
 
 // rules returns the rules of the default bus that have the queue as a target, or a topic that hands
@@ -224,14 +188,14 @@ func (a *AWS) rules(ctx context.Context, queue string, through topics) ([]Rule, 
 
 // rulesOf returns the rules of the default bus that have a target, in the target's region.
 func (a *AWS) rulesOf(ctx context.Context, arn string) (rules []Rule, _ error) {
-	there := func(o *eventbridge.Options) { o.Region = regionOf(arn, o.Region) }
+	events := eventbridge.NewFromConfig(a.near(arn))
 	in := &eventbridge.ListRuleNamesByTargetInput{TargetArn: aws.String(arn)}
 	for {
-		out, err := a.ListRuleNamesByTarget(ctx, in, there)
+		out, err := events.ListRuleNamesByTarget(ctx, in)
 		if err != nil {
 			return nil, explain(ctx, "events:ListRuleNamesByTarget", err)
 		}
-		some, err := forAll(out.RuleNames, func(name string) (Rule, error) { return a.rule(ctx, name, arn, there) })
+		some, err := forAll(out.RuleNames, func(name string) (Rule, error) { return ruleOf(ctx, events, name, arn) })
 		if err != nil {
 			return nil, err
 		}
@@ -242,8 +206,9 @@ func (a *AWS) rulesOf(ctx context.Context, arn string) (rules []Rule, _ error) {
 	}
 }
 
-func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridge.Options)) (Rule, error) {
-	out, err := a.DescribeRule(ctx, &eventbridge.DescribeRuleInput{Name: aws.String(name)}, there)
+// ruleOf returns a rule, with those of its targets that are this one.
+func ruleOf(ctx context.Context, events *eventbridge.Client, name, arn string) (Rule, error) {
+	out, err := events.DescribeRule(ctx, &eventbridge.DescribeRuleInput{Name: aws.String(name)})
 	if err != nil {
 		return Rule{}, explain(ctx, "events:DescribeRule", err)
 	}
@@ -251,44 +216,34 @@ func (a *AWS) rule(ctx context.Context, name, arn string, there func(*eventbridg
 		Name: name, ARN: aws.ToString(out.Arn), Pattern: aws.ToString(out.EventPattern),
 		Enabled: out.State != types.RuleStateDisabled,
 	}
-	in := &eventbridge.ListTargetsByRuleInput{Rule: aws.String(name)}
-	for {
-		page, err := a.ListTargetsByRule(ctx, in, there)
-		if err != nil {
-			return Rule{}, explain(ctx, "events:ListTargetsByRule", err)
-		}
-		for _, t := range page.Targets {
-			if aws.ToString(t.Arn) != arn {
-				continue
-			}
+	// A rule has five at most: they fit on a page.
+	targets, err := events.ListTargetsByRule(ctx, &eventbridge.ListTargetsByRuleInput{Rule: aws.String(name)})
+	if err != nil {
+		return Rule{}, explain(ctx, "events:ListTargetsByRule", err)
+	}
+	for _, t := range targets.Targets {
+		if aws.ToString(t.Arn) == arn {
 			r.Targets = append(r.Targets, Target{
 				RoleARN: aws.ToString(t.RoleArn), Changed: t.Input != nil || t.InputPath != nil || t.InputTransformer != nil,
 			})
 		}
-		if in.NextToken = page.NextToken; in.NextToken == nil {
-			return r, nil
-		}
 	}
+	return r, nil
 }
 
-// forAll calls do with all of in, sixteen at the same time, and returns the results, or the first error.
+// forAll calls do with all of in, sixteen at the same time, and returns the results, and the first error: the SDK waits
+// where an API accepts fewer, and a hundred groups take some seconds.
 func forAll[In, Out any](in []In, do func(In) (Out, error)) ([]Out, error) {
-	out, errs := make([]Out, len(in)), make([]error, len(in))
-	each(len(in), func(k int) { out[k], errs[k] = do(in[k]) })
-	return out, cmp.Or(errs...)
-}
-
-// each calls do for 0 to n-1, sixteen at the same time: the SDK waits where an API accepts fewer, and a hundred groups
-// take some seconds.
-func each(n int, do func(k int)) {
 	const atOnce = 16
+	out, errs := make([]Out, len(in)), make([]error, len(in))
 	var all errgroup.Group
 	all.SetLimit(atOnce)
-	for k := range n {
+	for k := range in {
 		all.Go(func() error {
-			do(k)
+			out[k], errs[k] = do(in[k])
 			return nil
 		})
 	}
-	_ = all.Wait() // there is no error
+	_ = all.Wait() // errs has the errors
+	return out, cmp.Or(errs...)
 }

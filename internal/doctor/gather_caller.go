@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,7 +9,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
-	"github.com/aws/smithy-go"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/awserr"
 )
 
 func (a *AWS) caller(ctx context.Context) (Caller, error) {
@@ -24,7 +24,7 @@ func (a *AWS) caller(ctx context.Context) (Caller, error) {
 	c.Source = sourceOf(given.Source)
 	// The SDK looks for IRSA first.
 	c.Shadowed = c.Source == SourceIRSA && os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != ""
-	out, err := a.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
+	out, err := sts.NewFromConfig(a.Config).GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
 	switch {
 	case unaccepted(err):
 		err = plain(ctx, err)
@@ -40,25 +40,22 @@ func (a *AWS) caller(ctx context.Context) (Caller, error) {
 // unaccepted reports whether AWS rejects the credentials themselves.
 // https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
 func unaccepted(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	return ok && slices.Contains([]string{
+	return slices.Contains([]string{
 		"InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException",
 		"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure", "RequestExpired", "IncompleteSignature",
 		"MissingAuthenticationToken",
-	}, api.ErrorCode())
+	}, awserr.Code(err))
 }
 
 // sourceOf translates the SDK's names of credential sources.
 func sourceOf(provider string) Source {
-	switch {
-	case strings.HasPrefix(provider, "WebIdentityCredentials"):
-		return SourceIRSA
-	case strings.HasPrefix(provider, "CredentialsEndpointProvider"):
-		return SourcePodIdentity
-	case strings.HasPrefix(provider, "EC2RoleProvider"):
-		return SourceInstance
-	case strings.HasPrefix(provider, "EnvConfigCredentials"):
-		return SourceStatic
+	for prefix, source := range map[string]Source{
+		"WebIdentityCredentials": SourceIRSA, "CredentialsEndpointProvider": SourcePodIdentity,
+		"EC2RoleProvider": SourceInstance, "EnvConfigCredentials": SourceStatic,
+	} {
+		if strings.HasPrefix(provider, prefix) {
+			return source
+		}
 	}
 	return Source(provider)
 }

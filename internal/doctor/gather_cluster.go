@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -39,19 +40,15 @@ func accesses(o Options) []kube.Access {
 		name = o.Lease
 	}
 	needed := append(kube.Accesses(name, o.EmitEvents), kube.Disrupting()...)
-	for _, more := range []struct {
-		wanted bool
-		rights []kube.Access
-	}{
-		{o.Conditions, kube.Conditions()},
-		{o.Surge, kube.Surging()},
-		{o.Excludes, kube.LoadBalancers()},
-		{o.ByKarpenter, kube.Delegating()},
-	} {
-		if more.wanted {
-			needed = append(needed, more.rights...)
+	add := func(wanted bool, rights []kube.Access) {
+		if wanted {
+			needed = append(needed, rights...)
 		}
 	}
+	add(o.Conditions, kube.Conditions())
+	add(o.Surge, kube.Surging())
+	add(o.Excludes, kube.LoadBalancers())
+	add(o.ByKarpenter, kube.Delegating())
 	return needed
 }
 
@@ -126,19 +123,13 @@ func (c *Cluster) reviews(ctx context.Context, f *Facts) {
 func (c *Cluster) access(ctx context.Context, o Options, user string) map[kube.Access]Answer[bool] {
 	review := c.Client.AuthorizationV1()
 	needed := accesses(o)
-	granted := make([]Answer[bool], len(needed))
-	each(len(needed), func(k int) {
-		a := needed[k]
-		what, ask := "create selfsubjectaccessreviews.authorization.k8s.io", func() (bool, error) {
-			return a.Granted(ctx, review.SelfSubjectAccessReviews(), o.Namespace)
+	granted, _ := forAll(needed, func(a kube.Access) (Answer[bool], error) {
+		if user == "" {
+			may, err := a.Granted(ctx, review.SelfSubjectAccessReviews(), o.Namespace)
+			return answer(may, refused(ctx, "create selfsubjectaccessreviews.authorization.k8s.io", err)), nil
 		}
-		if user != "" {
-			what, ask = "create subjectaccessreviews.authorization.k8s.io", func() (bool, error) {
-				return a.GrantedTo(ctx, user, review.SubjectAccessReviews(), o.Namespace)
-			}
-		}
-		may, err := ask()
-		granted[k] = answer(may, refused(ctx, what, err))
+		may, err := a.GrantedTo(ctx, user, review.SubjectAccessReviews(), o.Namespace)
+		return answer(may, refused(ctx, "create subjectaccessreviews.authorization.k8s.io", err)), nil
 	})
 	answers := map[kube.Access]Answer[bool]{}
 	for k, a := range needed {
@@ -153,8 +144,7 @@ func (c *Cluster) deployments(ctx context.Context) (deployments []Deployment, _ 
 	if err != nil {
 		return nil, refused(ctx, "list deployments.apps", err)
 	}
-	for k := range list.Items {
-		d := &list.Items[k]
+	for _, d := range list.Items {
 		template := PodOf(&corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec})
 		template.Namespace, template.Name, template.Owner = d.Namespace, d.Name, d.Name
 		replicas := ptr.Deref(d.Spec.Replicas, 1) // the default
@@ -168,12 +158,13 @@ func lastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-func (c *Cluster) lease(ctx context.Context, o Options) (found Lease, _ error) {
-	l, err := c.Client.CoordinationV1().Leases(o.Namespace).Get(ctx, o.Lease, metav1.GetOptions{})
+func (g *Gatherer) lease(ctx context.Context) (found Lease, _ error) {
+	leases := g.Cluster.Client.CoordinationV1()
+	l, err := leases.Leases(g.Options.Namespace).Get(ctx, g.Options.Lease, metav1.GetOptions{})
 	if err != nil {
 		return found, refused(ctx, "get leases.coordination.k8s.io", err)
 	}
-	l = lease.LookAgain(ctx, c.Client.CoordinationV1(), l)
+	l = lease.LookAgain(ctx, leases, l)
 	found.Holder = ptr.Deref(l.Spec.HolderIdentity, "")
 	found.Silent = time.Since(ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Time)
 	found.Duration = time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
@@ -276,10 +267,7 @@ func PodOf(p *corev1.Pod) Pod {
 
 // stateOf says whether a pod works. What its containers report comes before its conditions.
 func stateOf(s *corev1.PodStatus) State {
-	var state State
-	if s.StartTime != nil {
-		state.Since = s.StartTime.Time
-	}
+	state := State{Since: ptr.Deref(s.StartTime, metav1.Time{}).Time}
 	for _, condition := range s.Conditions {
 		switch {
 		case condition.Type == corev1.PodReady:
@@ -295,10 +283,7 @@ func stateOf(s *corev1.PodStatus) State {
 		if waiting := container.State.Waiting; waiting != nil {
 			state.Waiting, state.Message = waiting.Reason, waiting.Message
 		}
-		ended := container.LastTerminationState.Terminated
-		if container.State.Terminated != nil {
-			ended = container.State.Terminated
-		}
+		ended := cmp.Or(container.State.Terminated, container.LastTerminationState.Terminated)
 		if ended != nil && !container.Ready && ended.ExitCode != 0 {
 			state.Restarts = max(1, int(container.RestartCount))
 			state.Exit = Exit{Code: int(ended.ExitCode), Reason: ended.Reason, Message: lastLine(ended.Message)}

@@ -40,9 +40,10 @@ func (a *AWS) instances(ctx context.Context, nodes []Node) ([]Instance, error) {
 }
 
 func (a *AWS) describeInstances(ctx context.Context, filter ec2types.Filter) (found []Instance, _ error) {
+	client := ec2.NewFromConfig(a.Config)
 	in := &ec2.DescribeInstancesInput{Filters: []ec2types.Filter{filter}, MaxResults: aws.Int32(1000)}
 	for {
-		out, err := a.DescribeInstances(ctx, in)
+		out, err := client.DescribeInstances(ctx, in)
 		if err != nil {
 			return nil, explain(ctx, "ec2:DescribeInstances", err)
 		}
@@ -69,7 +70,7 @@ func (a *AWS) describeInstances(ctx context.Context, filter ec2types.Filter) (fo
 }
 
 // groups returns the Auto Scaling groups in the tags of the instances.
-func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []string) []Group {
+func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []string) ([]Group, error) {
 	var names []string
 	for _, i := range instances {
 		if name := i.Tags[GroupTag]; name != "" {
@@ -77,33 +78,27 @@ func (a *AWS) groups(ctx context.Context, instances []Instance, hookNames []stri
 		}
 	}
 	names = slices.Compact(sorted(names))
-	described, err := a.describeGroups(ctx, names)
-	groups := make([]Group, len(names))
-	each(len(names), func(k int) {
-		g := Group{Name: names[k], Tags: Answer[map[string]string]{Err: err}}
-		if d, is := described[g.Name]; is {
+	client := autoscaling.NewFromConfig(a.Config)
+	described, err := describeGroups(ctx, client, names)
+	return forAll(names, func(name string) (Group, error) {
+		g := Group{Name: name, Tags: Answer[map[string]string]{Err: err}}
+		if d, is := described[name]; is {
 			g = d
 		}
-		g.Hooks, g.OtherHooks = a.hooks(ctx, g.Name, hookNames)
-		if g.ofEKS && len(hookNames) == 0 { // the sweep leaves these to EKS, which drains the nodes
-			g.LeftToEKS = true
-			for _, h := range g.Hooks.Value {
-				if h.Terminating {
-					g.OtherHooks = append(g.OtherHooks, h.Name)
-				}
-			}
-			g.Hooks.Value = nil
+		ours := hookNames
+		if g.ofEKS && len(ours) == 0 { // the sweep leaves these to EKS, which drains the nodes
+			g.LeftToEKS, ours = true, []string{""} // none
 		}
-		groups[k] = g
+		g.Hooks, g.OtherHooks = hooks(ctx, client, name, ours)
+		return g, nil
 	})
-	return groups
 }
 
 // describeGroups returns what groups say of themselves, without their hooks.
-func (a *AWS) describeGroups(ctx context.Context, names []string) (map[string]Group, error) {
+func describeGroups(ctx context.Context, client *autoscaling.Client, names []string) (map[string]Group, error) {
 	found := map[string]Group{}
 	for some := range slices.Chunk(names, 50) {
-		out, err := a.DescribeAutoScalingGroups(ctx,
+		out, err := client.DescribeAutoScalingGroups(ctx,
 			&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: some, MaxRecords: aws.Int32(100)})
 		if err != nil {
 			return found, explain(ctx, "autoscaling:DescribeAutoScalingGroups", err)
@@ -126,8 +121,10 @@ func (a *AWS) describeGroups(ctx context.Context, names []string) (map[string]Gr
 
 // hooks returns the hooks of a group that have one of the names; all hooks if names is empty. others are the names of
 // the termination hooks that are left out.
-func (a *AWS) hooks(ctx context.Context, group string, names []string) (ours Answer[[]Hook], others []string) {
-	out, err := a.DescribeLifecycleHooks(ctx,
+func hooks(
+	ctx context.Context, client *autoscaling.Client, group string, names []string,
+) (ours Answer[[]Hook], others []string) {
+	out, err := client.DescribeLifecycleHooks(ctx,
 		&autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: aws.String(group)})
 	if err != nil {
 		ours.Err = explain(ctx, "autoscaling:DescribeLifecycleHooks", err)

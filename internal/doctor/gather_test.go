@@ -11,13 +11,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
-	"github.com/aws/aws-sdk-go-v2/service/kms"
-	"github.com/aws/aws-sdk-go-v2/service/sns"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -33,7 +26,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
-	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/retry"
@@ -94,25 +86,13 @@ func newSite(t *testing.T) *site {
 		c.Source = "CredentialsEndpointProvider"
 		return c, err
 	})
-	queue := sqs.NewFromConfig(cfg)
-	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	s.Gatherer = doctor.Gatherer{
 		Patience: 5 * time.Minute,
 		Options: doctor.Options{
 			QueueURL: s.aws.QueueURL("nth"), QueueName: "nth", Account: "123456789012", Region: "us-east-1", Partition: "aws", EventAccounts: []string{"123456789012"}, CheckTag: true, ManagedTag: tag, Poll: true,
 			Visibility: 20 * time.Second, LeaderElect: true, EmitEvents: true, Namespace: "nth", Lease: "a-lease", HeartbeatInterval: 30 * time.Second, HeartbeatUntil: time.Hour,
 		},
-		AWS: doctor.AWS{
-			Credentials: cfg.Credentials, GetCallerIdentity: sts.NewFromConfig(cfg).GetCallerIdentity,
-			GetQueueAttributes: queue.GetQueueAttributes, ReceiveMessage: queue.ReceiveMessage,
-			DeleteMessage: queue.DeleteMessage, ChangeMessageVisibility: queue.ChangeMessageVisibility,
-			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy, Decrypt: keys.Decrypt,
-			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule, ListTargetsByRule: events.ListTargetsByRule,
-			GetTopicAttributes: topics.GetTopicAttributes, ListSubscriptionsByTopic: topics.ListSubscriptionsByTopic, GetSubscriptionAttributes: topics.GetSubscriptionAttributes,
-			DescribeInstances:      ec2.NewFromConfig(cfg).DescribeInstances,
-			DescribeInstanceStatus: ec2.NewFromConfig(cfg).DescribeInstanceStatus,
-			API:                    asg.Of(autoscaling.NewFromConfig(cfg)),
-		},
+		AWS:     doctor.AWS{Config: cfg},
 		Cluster: doctor.Cluster{Client: s.kube, Version: func(context.Context) (string, error) { return "v1.36.3", nil }},
 	}
 	return s

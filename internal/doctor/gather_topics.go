@@ -13,10 +13,7 @@ import (
 // topics returns the topics of SNS that the policy of a queue names as senders. SNS does not tell
 // which subscriptions a queue has, so a topic that the policy does not name cannot be found.
 func (a *AWS) topics(ctx context.Context, q Queue) topics {
-	p, err := iampolicy.Parse(q.Policy)
-	if err != nil {
-		return nil // the check of the policy says so
-	}
+	p, _ := iampolicy.Parse(q.Policy) // the check of the policy says what is wrong with it
 	found := topics{}
 	for _, arn := range p.Sources(snsService) {
 		if parts := strings.Split(arn, ":"); len(parts) == 6 && parts[2] == "sns" && !strings.ContainsAny(arn, "*?") {
@@ -27,8 +24,8 @@ func (a *AWS) topics(ctx context.Context, q Queue) topics {
 }
 
 func (a *AWS) topic(ctx context.Context, arn, queue string) (t Topic, err error) {
-	there := func(o *sns.Options) { o.Region = regionOf(arn, o.Region) }
-	out, err := a.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: aws.String(arn)}, there)
+	client := sns.NewFromConfig(a.near(arn))
+	out, err := client.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: aws.String(arn)})
 	if err != nil {
 		return t, explain(ctx, "sns:GetTopicAttributes", err)
 	}
@@ -38,7 +35,7 @@ func (a *AWS) topic(ctx context.Context, arn, queue string) (t Topic, err error)
 	}
 	in := &sns.ListSubscriptionsByTopicInput{TopicArn: aws.String(arn)}
 	for {
-		page, err := a.ListSubscriptionsByTopic(ctx, in, there)
+		page, err := client.ListSubscriptionsByTopic(ctx, in)
 		if err != nil {
 			return Topic{}, explain(ctx, "sns:ListSubscriptionsByTopic", err)
 		}
@@ -46,7 +43,7 @@ func (a *AWS) topic(ctx context.Context, arn, queue string) (t Topic, err error)
 			if aws.ToString(s.Protocol) != "sqs" || aws.ToString(s.Endpoint) != queue {
 				continue
 			}
-			t.Subscription, err = a.subscription(ctx, aws.ToString(s.SubscriptionArn), there)
+			t.Subscription, err = subscription(ctx, client, aws.ToString(s.SubscriptionArn))
 			return t, err
 		}
 		if in.NextToken = page.NextToken; in.NextToken == nil {
@@ -57,12 +54,12 @@ func (a *AWS) topic(ctx context.Context, arn, queue string) (t Topic, err error)
 
 // subscription returns nothing with an error: what a filter lets through that was not read is
 // unknown.
-func (a *AWS) subscription(ctx context.Context, arn string, there func(*sns.Options)) (*Subscription, error) {
+func subscription(ctx context.Context, client *sns.Client, arn string) (*Subscription, error) {
 	if !strings.HasPrefix(arn, "arn:") { // PendingConfirmation
 		return &Subscription{Pending: true}, nil
 	}
 	in := &sns.GetSubscriptionAttributesInput{SubscriptionArn: aws.String(arn)}
-	out, err := a.GetSubscriptionAttributes(ctx, in, there)
+	out, err := client.GetSubscriptionAttributes(ctx, in)
 	if err != nil {
 		return nil, explain(ctx, "sns:GetSubscriptionAttributes", err)
 	}

@@ -37,17 +37,9 @@ func karpenterListens(f *Facts) bool {
 
 // karpenterHasAll reports whether Karpenter drains every node on EC2 because of its own queue.
 func karpenterHasAll(f *Facts) bool {
-	nodes := 0
-	for _, n := range f.Nodes.Value {
-		switch {
-		case n.Fargate:
-		case !n.Karpenter:
-			return false
-		default:
-			nodes++
-		}
-	}
-	return nodes > 0 && karpenterListens(f)
+	onEC2 := slices.DeleteFunc(slices.Clone(f.Nodes.Value), func(n Node) bool { return n.Fargate })
+	others := slices.ContainsFunc(onEC2, func(n Node) bool { return !n.Karpenter })
+	return len(onEC2) > 0 && !others && karpenterListens(f)
 }
 
 // karpenterApart reports whether Karpenter and the handler drain different nodes, or for different

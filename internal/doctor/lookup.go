@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 )
 
 // InstancesBehind returns the instances behind nodes that EC2 knows, by the name of the node.
@@ -21,11 +23,11 @@ func (g *Gatherer) Caller(ctx context.Context) (Caller, error) { return g.AWS.ca
 
 // TerminationHook returns, of the termination hooks of a group that the handler is to complete, the first one to end.
 func (g *Gatherer) TerminationHook(ctx context.Context, group string) (Hook, error) {
-	hooks, _ := g.AWS.hooks(ctx, group, g.Options.HookNames)
-	if hooks.Err != nil {
-		return Hook{}, hooks.Err
+	found, _ := hooks(ctx, autoscaling.NewFromConfig(g.AWS.Config), group, g.Options.HookNames)
+	if found.Err != nil {
+		return Hook{}, found.Err
 	}
-	ours := slices.DeleteFunc(hooks.Value, func(h Hook) bool { return !h.Terminating })
+	ours := slices.DeleteFunc(found.Value, func(h Hook) bool { return !h.Terminating })
 	if len(ours) == 0 {
 		return Hook{}, fmt.Errorf("a termination hook of group %s: %w", group, ErrAbsent)
 	}

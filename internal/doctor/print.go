@@ -58,25 +58,24 @@ func Print(w io.Writer, findings []Finding, style Style) error {
 type printer struct {
 	strings.Builder
 	Style
-	checks map[string]bool      // the ids of the findings
+	checks map[string]Status    // by the ids of the findings
 	causes map[string][]Finding // what is unknown, by its cause
 	brief  map[string]bool      // the causes whose findings are one line
 	short  bool                 // a failed check is such a cause: what passed is one line too
 }
 
 func newPrinter(findings []Finding, style Style) *printer {
-	p := &printer{Style: style, checks: map[string]bool{}, causes: map[string][]Finding{}, brief: map[string]bool{}}
-	failed := map[string]bool{}
+	p := &printer{Style: style, checks: map[string]Status{}, causes: map[string][]Finding{}, brief: map[string]bool{}}
 	for _, f := range findings {
-		p.checks[f.ID] = true
-		failed[f.ID] = f.Status == Failed
+		p.checks[f.ID] = f.Status
 		if f.Status == Unknown && f.Because != "" {
 			p.causes[f.Because] = append(p.causes[f.Because], f)
 		}
 	}
 	for cause, members := range p.causes {
-		p.brief[cause] = !style.Verbose && (p.checks[cause] || len(members) > 1)
-		p.short = p.short || p.brief[cause] && failed[cause]
+		_, isCheck := p.checks[cause]
+		p.brief[cause] = !style.Verbose && (isCheck || len(members) > 1)
+		p.short = p.short || p.brief[cause] && p.checks[cause] == Failed
 	}
 	return p
 }
@@ -84,7 +83,8 @@ func newPrinter(findings []Finding, style Style) *printer {
 // toldElsewhere reports whether another line stands for the finding: that of the check that is its
 // cause, or of the first finding with the same cause.
 func (p *printer) toldElsewhere(f Finding) bool {
-	return p.brief[f.Because] && (p.checks[f.Because] || p.causes[f.Because][0].ID != f.ID)
+	_, isCheck := p.checks[f.Because]
+	return p.brief[f.Because] && (isCheck || p.causes[f.Because][0].ID != f.ID)
 }
 
 // total prints how many checks ended how.

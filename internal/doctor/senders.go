@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws/arn"
+
 	"github.com/node-termination-handler/node-termination-handler/internal/iampolicy"
 )
 
@@ -29,7 +31,17 @@ func roleSender(arn string) sender {
 	return sender{name: "role " + arn, arn: arn}
 }
 
-func topicSender(arn string) sender { return sender{"topic " + arn, snsService, arn} }
+// senders are what sends for a rule: the role of a target, or the rule.
+func (r Rule) senders() (all []sender) {
+	for _, t := range r.Targets {
+		if t.RoleARN != "" {
+			all = append(all, roleSender(t.RoleARN))
+		} else {
+			all = append(all, ruleSender("rule "+r.Name, r.ARN))
+		}
+	}
+	return all
+}
 
 // request is what the sender asks of a policy.
 func (s sender) request(action, resource string) iampolicy.Request {
@@ -51,36 +63,23 @@ func (s sender) request(action, resource string) iampolicy.Request {
 // a rule as the account could have it. unseen says why there may be rules that are not among them.
 func senders(f *Facts) (all []sender, unseen error) {
 	for _, r := range sending(f.Rules.Value) {
-		for _, t := range r.Targets {
-			switch {
-			case r.Topic != "":
-			case t.RoleARN != "":
-				all = append(all, roleSender(t.RoleARN))
-			case iampolicy.AccountOf(r.ARN) == f.Options.Account:
-				all = append(all, ruleSender("rule "+r.Name, r.ARN))
+		for _, s := range r.senders() {
+			if r.Topic == "" && (s.service == "" || iampolicy.AccountOf(s.arn) == f.Options.Account) {
+				all = append(all, s)
 			}
 		}
 	}
 	for _, arn := range slices.Sorted(maps.Keys(f.Topics)) {
-		all = append(all, topicSender(arn))
+		all = append(all, sender{"topic " + arn, snsService, arn})
 	}
 	if len(all) > 0 {
 		slices.SortFunc(all, func(a, b sender) int { return cmp.Compare(a.name, b.name) })
 		return slices.Compact(all), nil
 	}
-	switch {
-	case f.Rules.Err != nil:
-		unseen = f.Rules.Err
-	case hiddenRules(f) != nil:
-		unseen = hiddenRules(f)
-	default:
-		unseen = errNoRules
-	}
-	p, err := iampolicy.Parse(f.Queue.Value.Policy)
-	if roles := deliveryRoles(f); err == nil && len(roles) > 0 && !p.Names(eventBridge) {
+	if roles := deliveryRoles(f); len(roles) > 0 && !f.policy().Names(eventBridge) {
 		return roles, nil
 	}
-	return []sender{ruleSender("a rule", anyRule(f, f.Options.Account))}, unseen
+	return []sender{ruleSender("a rule", anyRule(f, f.Options.Account))}, cmp.Or(f.Rules.Err, hiddenRules(f), errNoRules)
 }
 
 // sending are the rules that are enabled; if none is, all of them, as they may be soon.
@@ -126,11 +125,7 @@ func refusedSenders(p iampolicy.Policy, all []sender, action, resource string) (
 // The account of the queue does not count: many policies name it that nobody wrote for this. The
 // role of the handler, which reads, does not count either.
 func deliveryRoles(f *Facts) []sender {
-	q := f.Queue.Value
-	p, err := iampolicy.Parse(q.Policy)
-	if err != nil {
-		return nil
-	}
+	q, p := f.Queue.Value, f.policy()
 	var roles []sender
 	for _, who := range slices.Compact(sorted(p.Principals("sqs:SendMessage", q.ARN))) {
 		s := roleSender(who)
@@ -146,19 +141,21 @@ func deliveryRoles(f *Facts) []sender {
 	return roles
 }
 
-// customBus is the ARN of a rule of another bus than the default one that the queue's policy lets in; empty: it names
-// none.
-func customBus(f *Facts) string {
-	p, err := iampolicy.Parse(f.Queue.Value.Policy)
-	if err != nil {
-		return ""
-	}
-	for _, arn := range p.Sources(eventBridge) {
+// customBus is an error if the queue's policy lets in a rule of another bus than the default one.
+func customBus(f *Facts) error {
+	for _, arn := range f.policy().Sources(eventBridge) {
 		if _, rule, is := strings.Cut(arn, ":rule/"); is && strings.Contains(rule, "/") {
-			return arn
+			return fmt.Errorf("the queue's policy names a rule of another bus, %s, and doctor asks for those of the default bus",
+				arn)
 		}
 	}
-	return ""
+	return nil
+}
+
+// policy is the policy of the queue. One that cannot be read says nothing: the check of it says so.
+func (f *Facts) policy() iampolicy.Policy {
+	p, _ := iampolicy.Parse(f.Queue.Value.Policy)
+	return p
 }
 
 // ofKind returns the ARNs of the senders of one service, or of the roles.
@@ -174,15 +171,8 @@ func ofKind(all []sender, service string) []string {
 
 // letIn are the policy statements that let senders send to a queue.
 func letIn(f *Facts, queue string, all []sender) string {
-	statement := func(principal, condition map[string]any) string {
-		s := map[string]any{"Effect": "Allow", "Principal": principal, "Action": "sqs:SendMessage", "Resource": queue}
-		if condition != nil {
-			s["Condition"] = condition
-		}
-		return jsonText(s)
-	}
 	var statements []string
-	for _, service := range []string{eventBridge, snsService} {
+	for _, service := range []string{eventBridge, snsService, ""} {
 		arns := ofKind(all, service)
 		if len(arns) == 0 {
 			continue
@@ -190,34 +180,46 @@ func letIn(f *Facts, queue string, all []sender) string {
 		if len(arns) == 1 && arns[0] == anyRule(f, f.Options.Account) {
 			arns[0] = strings.TrimSuffix(arns[0], "any") + "*"
 		}
-		statements = append(statements, statement(map[string]any{"Service": service},
-			map[string]any{"ArnLike": map[string]any{"aws:SourceArn": arns}}))
-	}
-	if roles := ofKind(all, ""); len(roles) > 0 {
-		statements = append(statements, statement(map[string]any{"AWS": roles}, nil))
+		statement := map[string]any{"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": queue}
+		if service == "" {
+			statement["Principal"] = map[string]any{"AWS": arns}
+		} else {
+			statement["Principal"] = map[string]any{"Service": service}
+			statement["Condition"] = map[string]any{"ArnLike": map[string]any{"aws:SourceArn": arns}}
+		}
+		statements = append(statements, jsonText(statement))
 	}
 	return strings.Join(statements, ",")
 }
 
 // describe says who the senders are.
 func describe(all []sender) string {
+	services := map[string]string{eventBridge: "EventBridge", snsService: "SNS"}
 	var who []string
 	for _, s := range all {
-		switch s.service {
-		case eventBridge:
-			who = append(who, "EventBridge")
-		case snsService:
-			who = append(who, "SNS")
-		default:
-			who = append(who, "the "+s.name)
-		}
+		who = append(who, cmp.Or(services[s.service], "the "+s.name))
 	}
-	return list(slices.Compact(sorted(who)))
+	return list(who)
 }
 
 // hasRole reports whether a caller has assumed a role. The ARN of a session has the role's name
 // without its path.
 func hasRole(caller, role string) bool {
-	parts, session := strings.Split(role, ":"), strings.Split(caller, ":")
-	return len(parts) > 5 && len(session) > 5 && parts[4] == session[4] && roleName(role) == roleName(caller)
+	name := roleName(role)
+	return name != "" && name == roleName(caller) && iampolicy.AccountOf(role) == iampolicy.AccountOf(caller)
+}
+
+// roleName returns the name of the role in an ARN of a role or of its session; empty if the ARN is
+// of neither.
+func roleName(text string) string {
+	parsed, _ := arn.Parse(text) // of what is none it has nothing
+	kind, name, _ := strings.Cut(parsed.Resource, "/")
+	switch kind {
+	case "assumed-role":
+		name, _, _ = strings.Cut(name, "/")
+		return name
+	case "role":
+		return name[strings.LastIndexByte(name, '/')+1:]
+	}
+	return ""
 }

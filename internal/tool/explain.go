@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
@@ -24,12 +25,6 @@ type Explain struct {
 	JSON  bool
 }
 
-// An explanation is the answer.
-type explanation struct {
-	forecast
-	considered []decision.Considered
-}
-
 // Run prints the explanation.
 func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 	t, err := s.targetNamed(ctx, e.Kind, e.Node)
@@ -43,59 +38,46 @@ func (e Explain) Run(ctx context.Context, s *Session, out io.Writer) error {
 	}
 	s.readLease(ctx)
 	s.lookUpAll(ctx, []*target{t})
-	now := time.Now().Truncate(time.Second)
-	f, err := t.forecast(view, now)
-	if err != nil {
-		return err
-	}
-	n, err := t.parsedAt(now)
+	f, err := t.forecast(view, time.Now().Truncate(time.Second))
 	if err != nil {
 		return err
 	}
 	f.uses = f.usesOfLimits(ctx)
-	x := explanation{forecast: f, considered: s.policy().Explain(n, t.node.Labels)}
+	rules := s.policy().Explain(f.parsed, t.node.Labels)
 	if e.JSON {
-		return WriteJSON(out, x.report(n))
+		return WriteJSON(out, f.explanation(rules))
 	}
-	return x.write(out, n)
+	_, err = io.WriteString(out, s.origin.text(s.identity)+f.rulesText(rules)+"\n"+f.fate())
+	return err
 }
 
-// write writes the explanation for people.
-func (x explanation) write(out io.Writer, n notice.Notice) error {
-	if err := x.origin.writeWith(out, x.identity); err != nil {
-		return err
-	}
+// rulesText says for people which rules were asked.
+func (f forecast) rulesText(rules []decision.Considered) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Rules for %s", n.Kind.Dashed())
-	if n.Detail != "" {
-		fmt.Fprintf(&b, " (%s)", n.Detail)
+	fmt.Fprintf(&b, "Rules for %s", f.kind.Dashed())
+	if f.parsed.Detail != "" {
+		fmt.Fprintf(&b, " (%s)", f.parsed.Detail)
 	}
-	fmt.Fprintf(&b, " of node %s", x.node.Name)
-	if x.file.from == "" {
+	fmt.Fprintf(&b, " of node %s", f.node.Name)
+	if f.file.From == "" {
 		b.WriteString(", without a policy file")
 	} else {
-		fmt.Fprintf(&b, ", of %s", x.file.from)
+		fmt.Fprintf(&b, ", of %s", f.file.From)
 	}
 	b.WriteString(":\n")
-	width := 0
-	for _, c := range x.considered {
-		width = max(width, len(c.Rule.Name))
-	}
-	for k, c := range x.considered {
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for k, c := range rules {
 		why := "does not match: " + string(c.Why)
 		if c.Why == decision.MatchesRule {
 			why = "decides: " + c.Rule.String()
 		}
-		fmt.Fprintf(&b, "  %2d  %-*s  %s\n", k+1, width, c.Rule.Name, why)
+		fmt.Fprintf(table, "  %2d  %s\t%s\n", k+1, c.Rule.Name, why)
 	}
-	for _, warning := range x.file.Warnings {
+	_ = table.Flush() // into memory
+	for _, warning := range f.file.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
 	}
-	b.WriteString("\n")
-	if _, err := io.WriteString(out, b.String()); err != nil {
-		return err
-	}
-	return x.writeFate(out)
+	return b.String()
 }
 
 // A ruleReport is a rule that was asked, for programs.
@@ -106,10 +88,10 @@ type ruleReport struct {
 	Does         string `json:"does"`
 }
 
-// report returns the explanation for programs.
-func (x explanation) report(n notice.Notice) any {
+// explanation is the forecast, and the rules that were asked, for programs.
+func (f forecast) explanation(asked []decision.Considered) any {
 	var rules []ruleReport
-	for _, c := range x.considered {
+	for _, c := range asked {
 		rules = append(rules, ruleReport{c.Rule.Name, string(c.Why), c.Rule.String()})
 	}
 	return struct {
@@ -119,5 +101,5 @@ func (x explanation) report(n notice.Notice) any {
 		Policy string       `json:"policy,omitempty"`
 		Rules  []ruleReport `json:"rules"`
 		Node   nodeReport   `json:"node"`
-	}{x.originReport(), n.Kind.Dashed(), n.Detail, x.file.from, rules, x.forecast.report()}
+	}{f.originReport(), f.kind.Dashed(), f.parsed.Detail, f.file.From, rules, f.report()}
 }

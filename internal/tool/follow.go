@@ -150,9 +150,8 @@ func (s *sentNotice) look(ctx context.Context) (p progress, err error) {
 		return p, err
 	}
 	p = progress{taken: true, heldBack: carried.HeldBack, outcome: carried.Outcome}
-	for k := range list.Items {
-		pod := &list.Items[k]
-		if name, leaves := s.leaving[pod.UID]; leaves && !evacuation.Ended(pod) {
+	for _, pod := range list.Items {
+		if name, leaves := s.leaving[pod.UID]; leaves && !evacuation.Ended(&pod) {
 			p.left = append(p.left, name)
 		}
 	}
@@ -165,10 +164,7 @@ func (s *sentNotice) look(ctx context.Context) (p progress, err error) {
 
 // askWhatBlocks asks the leader what refuses to let pods go. Where it does not answer, it is what it was.
 func (s *sentNotice) askWhatBlocks(ctx context.Context) {
-	v, err := s.viewer()
-	if err != nil {
-		return
-	}
+	v := s.viewer()
 	l, err := v.leader(ctx)
 	if err != nil {
 		return
@@ -209,10 +205,10 @@ func (s *sentNotice) describe(p progress) string {
 // pods is a line about what became of the pods, in the words of report; empty: the drain has not ended, or the leader
 // does not say. It says so a moment after the node does.
 func (s *sentNotice) pods(ctx context.Context, last progress) string {
-	v, err := s.viewer()
-	if last.outcome == "" || err != nil {
+	if last.outcome == "" {
 		return ""
 	}
+	v := s.viewer()
 	l, err := v.leader(ctx)
 	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -59,16 +58,15 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (harms bool,
 		all = append(all, f)
 	}
 	slices.SortStableFunc(all, worstFirst)
+	if !w.All {
+		all[0].uses = all[0].usesOfLimits(ctx)
+	}
 	switch {
 	case w.JSON:
-		if !w.All {
-			all[0].uses = all[0].usesOfLimits(ctx)
-		}
 		err = writeForecasts(out, s, w.Kind, all)
 	case w.All:
 		err = printForecasts(out, s, w.Kind, all)
 	default:
-		all[0].uses = all[0].usesOfLimits(ctx)
 		err = all[0].write(out)
 	}
 	return slices.ContainsFunc(all, func(f forecast) bool { return len(f.lost())+len(f.cut()) > 0 }), err
@@ -122,7 +120,7 @@ func (s *Session) lookUpAll(ctx context.Context, targets []*target) {
 		}
 		s.origin.note(fmt.Sprintf("%s: %v", what, err))
 	}
-	hooks := hookCache{}
+	hooks := map[string]doctor.Answer[doctor.Hook]{}
 	var without []string // nodes
 	var why error        // of the first
 	for _, t := range targets {
@@ -278,14 +276,12 @@ const mostDown = 10
 
 // write writes the forecast of one node.
 func (f forecast) write(out io.Writer) error {
-	if err := f.origin.writeWith(out, f.identity); err != nil {
-		return err
-	}
-	return f.writeFate(out)
+	_, err := io.WriteString(out, f.origin.text(f.identity)+f.fate())
+	return err
 }
 
-// writeFate writes what would become of the node and its pods.
-func (f forecast) writeFate(out io.Writer) error {
+// fate says what would become of the node and its pods.
+func (f forecast) fate() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s: ", f.node.Name, f.kind.Dashed())
 	if idle := f.whyNotDrained(); idle != "" {
@@ -296,8 +292,7 @@ func (f forecast) writeFate(out io.Writer) error {
 		if lost := f.lost(); len(lost) > 0 {
 			b.WriteString("would be lost with the instance: " + strings.Join(lost, ", ") + "\n")
 		}
-		_, err := io.WriteString(out, b.String())
-		return err
+		return b.String()
 	}
 	b.WriteString(deadlineText(f.Terms.Deadline, f.at))
 	if f.Terms.IgnoreBudgets {
@@ -327,26 +322,22 @@ func (f forecast) writeFate(out io.Writer) error {
 		fmt.Fprintf(&b, "Karpenter would be asked to replace and drain the node, %s; below is what the handler "+
 			"does if Karpenter does not\n", until)
 	}
-	if _, err := io.WriteString(out, b.String()); err != nil {
-		return err
-	}
-	return f.Print(out)
+	_ = f.Print(&b) // into memory
+	return b.String()
 }
 
 // printForecasts writes a line for each node, and a summary.
 func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast) error {
-	if err := s.origin.writeWith(out, s.identity); err != nil {
-		return err
-	}
 	width := len("node")
 	for _, f := range all {
 		width = max(width, len(f.node.Name))
 	}
 	var b strings.Builder
+	b.WriteString(s.origin.text(s.identity))
 	fmt.Fprintf(&b, "%s for each node separately, the worst first:\n\n", kind.Dashed())
 	fmt.Fprintf(&b, "  %-*s  %4s  %4s  %4s  %7s  %7s\n", width, "node", "pods", "lost", "cut", "blocked", "deleted")
 	nodes, pods, cutShort := 0, 0, 0
-	down := map[string]bool{} // workloads
+	var down []string // workloads
 	for _, f := range all {
 		sum, lost, cut := f.Summary(), f.lost(), f.cut()
 		cutShort += len(cut)
@@ -370,15 +361,14 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		line := fmt.Sprintf("  %-*s  %4d  %4d  %4d  %7s  %7d  %s",
 			width, f.node.Name, sum.Pods, len(lost), len(cut), blocked, sum.Forced, remark)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
-		for _, d := range f.down() {
-			down[d] = true
-		}
+		down = append(down, f.down()...)
 	}
+	down = slices.Compact(slices.Sorted(slices.Values(down)))
 	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; %s would be cut short; %s would be down during the drain",
 		nodes, overview.Count(len(all), "node"), pods, overview.Count(cutShort, "pod"),
 		overview.Count(len(down), "workload"))
 	if len(down) > 0 {
-		b.WriteString(": " + strings.Join(evacuation.Names(slices.Sorted(maps.Keys(down)), mostDown), ", "))
+		b.WriteString(": " + strings.Join(evacuation.Names(down, mostDown), ", "))
 	}
 	b.WriteString("\n")
 	if all[0].BudgetsUnread != nil {

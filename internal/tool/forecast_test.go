@@ -1,7 +1,6 @@
 package tool
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -9,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
@@ -334,13 +332,12 @@ func TestANodeWithAnotherProviderIDIsFoundByItsName(t *testing.T) {
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.NodeSpec{ProviderID: "gce://project/zone/far"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "near"}, Spec: corev1.NodeSpec{ProviderID: "k3s://near"}},
 	)
-	s.gatherer = &doctor.Gatherer{AWS: doctor.AWS{DescribeInstances: func(_ context.Context, in *ec2.DescribeInstancesInput, _ ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error) {
-		out := &ec2.DescribeInstancesOutput{}
-		if slices.Contains(in.Filters[0].Values, "near") {
-			out.Reservations = []ec2types.Reservation{{Instances: []ec2types.Instance{{InstanceId: new("i-0123456789abcdef0"), PrivateDnsName: new("near")}}}}
-		}
-		return out, nil
-	}}}
+	account := awssim.New(awssim.Options{})
+	defer account.Close()
+	if err := account.PutInstance(awssim.Instance{ID: "i-0123456789abcdef0", PrivateDNSName: "near"}); err != nil {
+		t.Fatal(err)
+	}
+	s.gatherer = &doctor.Gatherer{AWS: doctor.AWS{Config: account.Config()}}
 	for name, want := range map[string]struct{ instance, err string }{
 		"near": {"i-0123456789abcdef0", ""},
 		"far": {"", "EC2 in us-east-1, asked as me, does not know an instance with the private DNS name far, as the provider id gce://project/zone/far is none of EC2, " +

@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
@@ -103,15 +102,11 @@ func userConfig(c Cluster, files bool) (*rest.Config, error) {
 
 // A leader is who leads, as the Lease says.
 type leader struct {
-	namespace, pod, port string
-	holder               string        // the pod, and a random part
-	dryRun               bool          // the leader's option is on
-	expired              bool          // the Lease has, by our clock
-	silent, lasts        time.Duration // since it was renewed, by our clock, and from then on
-	alone                time.Time     // nobody else has led since the Lease was made then; zero: somebody has
-	since                time.Time     // it leads; zero: not known
-	delay                time.Duration // with which the API server answers
-	transitions          int           // of the Lease
+	*coordinationv1.Lease
+	pod, port     string
+	expired       bool          // the Lease has, by our clock
+	silent, lasts time.Duration // since it was renewed, by our clock, and from then on
+	delay         time.Duration // with which the API server answers
 }
 
 // An unreachable says why the leader was not asked, in a sentence for people. The API server answers all the same.
@@ -143,23 +138,12 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 		const known = "the handler is paused, so only what the nodes carry is known"
 		return nil, unreachable{why: known, paused: &why, leaderless: deserted(l) != ""}
 	}
-	holder := ptr.Deref(l.Spec.HolderIdentity, "")
-	if holder == "" {
+	pod := holderOf(l)
+	if pod == "" {
 		why := fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run", l.Namespace, l.Name)
-		long := l.Spec.RenewTime == nil || time.Since(l.Spec.RenewTime.Time) > leaderless
-		return nil, unreachable{why: why, leaderless: long}
+		return nil, unreachable{why: why, leaderless: deserted(l) != ""}
 	}
-	found := &leader{
-		namespace: l.Namespace, pod: holderOf(l), port: cmp.Or(l.Labels[app.PortLabel], metricsPort), holder: holder,
-		dryRun: l.Labels[lease.DryRunLabel] == "true", transitions: int(ptr.Deref(l.Spec.LeaseTransitions, 0)),
-		delay: delay,
-	}
-	if l.Spec.AcquireTime != nil {
-		found.since = l.Spec.AcquireTime.UTC()
-	}
-	if ptr.Deref(l.Spec.LeaseTransitions, 0) == 0 {
-		found.alone = l.CreationTimestamp.Time
-	}
+	found := &leader{Lease: l, pod: pod, port: cmp.Or(l.Labels[app.PortLabel], metricsPort), delay: delay}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
 		found.lasts = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 		found.silent = time.Since(l.Spec.RenewTime.Time)
@@ -258,14 +242,12 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 	switch v.ownPod {
 	case "":
 		// The API server names the host by which it was asked, which the leader cannot know.
-		proof := map[string]string{httpserver.Proof: l.holder}
-		return v.client.CoreV1().Pods(l.namespace).ProxyGet("", l.pod, l.port, path, proof).Stream(ctx)
+		proof := map[string]string{httpserver.Proof: *l.Spec.HolderIdentity}
+		return v.client.CoreV1().Pods(l.Namespace).ProxyGet("", l.pod, l.port, path, proof).Stream(ctx)
 	case l.pod:
 	default:
 		// The handler has the permission to list pods, and none to get one.
-		list, err := v.client.CoreV1().Pods(l.namespace).List(ctx, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("metadata.name", l.pod).String(),
-		})
+		list, err := v.client.CoreV1().Pods(l.Namespace).List(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: l.pod}))
 		if err != nil {
 			return nil, err
 		}
@@ -273,7 +255,7 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 			return nil, apierrors.NewNotFound(corev1.Resource("pods"), l.pod)
 		}
 		if host = list.Items[0].Status.PodIP; host == "" { // the URL would be one of this pod
-			return nil, unasked("pod %s/%s, which holds the Lease, has no address", l.namespace, l.pod)
+			return nil, unasked("pod %s/%s, which holds the Lease, has no address", l.Namespace, l.pod)
 		}
 	}
 	return getDirectly(ctx, "http://"+net.JoinHostPort(host, l.port)+path)
@@ -291,7 +273,7 @@ func (l *leader) likely() string {
 
 // whyUnreachable says what to do about an error of the leader, or on the way to it.
 func (l *leader) whyUnreachable(err error) string {
-	pod := fmt.Sprintf("pod %s/%s", l.namespace, l.pod)
+	pod := fmt.Sprintf("pod %s/%s", l.Namespace, l.pod)
 	about := "" // what the API server speaks of: the pod, or the pod with the port where the pod has answered
 	status, isStatus := errors.AsType[*apierrors.StatusError](err)
 	if isStatus && status.ErrStatus.Details != nil {
@@ -306,7 +288,7 @@ func (l *leader) whyUnreachable(err error) string {
 		return why.why
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("you lack the permission to get pods/proxy in namespace %s: see docs/status.md for the rights",
-			l.namespace)
+			l.Namespace)
 	case apierrors.IsNotFound(err) && about == l.pod:
 		return fmt.Sprintf("%s, which holds the Lease, does not exist: another replica leads within 20 seconds", pod)
 	case apierrors.IsNotFound(err):

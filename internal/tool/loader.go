@@ -288,16 +288,18 @@ func (o *Origin) line(s identity) string {
 }
 
 // Write writes whose options count, and the notes, for a tool that itself says who asks.
-func (o *Origin) Write(w io.Writer) error { return o.writeWith(w, identity{}) }
+func (o *Origin) Write(w io.Writer) error {
+	_, err := io.WriteString(w, o.text(identity{}))
+	return err
+}
 
-// writeWith writes the line and the notes.
-func (o *Origin) writeWith(w io.Writer, s identity) error {
+// text is the line and the notes.
+func (o *Origin) text(s identity) string {
 	text := o.line(s) + ".\n"
 	for _, note := range o.notes {
 		text += "Note: " + note + ".\n"
 	}
-	_, err := io.WriteString(w, text)
-	return err
+	return text
 }
 
 // An originReport is an Origin for programs.

@@ -18,12 +18,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
 )
 
-// A policySource is a policy file and where it was read.
-type policySource struct {
-	policyfile.File
-	from string // empty: there is none
-}
-
 // policy returns what the options and the policy file say about decisions.
 func (s *Session) policy() decision.Policy {
 	p := app.Policy(s.Options)
@@ -51,33 +45,33 @@ func ReadPolicy(o *options.Options, origin *Origin) func(context.Context) (docto
 		if err != nil {
 			return doctor.Policy{}, err
 		}
-		file, err := readPolicy(ctx, o, origin, client)
-		p := doctor.Policy{From: file.from, Rules: file.Rules}
-		for _, warning := range file.Warnings {
-			p.Warnings = append(p.Warnings, warning.String())
-		}
-		return p, err
+		return readPolicy(ctx, o, origin, client)
 	}
 }
 
 func readPolicy(
 	ctx context.Context, o *options.Options, origin *Origin, client kube.Client,
-) (file policySource, err error) {
+) (p doctor.Policy, err error) {
 	if o.PolicyFile == "" {
-		return file, doctor.ErrAbsent
+		return p, doctor.ErrAbsent
 	}
 	var data []byte
-	data, file.from, err = policyData(ctx, o.PolicyFile, origin, client)
+	data, p.From, err = policyData(ctx, o.PolicyFile, origin, client)
 	if apierrors.IsNotFound(err) || errors.Is(err, errNoKey) || errors.Is(err, os.ErrNotExist) && origin.release != nil {
-		return file, &doctor.PolicyError{From: file.from, Err: err}
+		return p, &doctor.PolicyError{From: p.From, Err: err}
 	}
 	if err != nil {
-		return file, fmt.Errorf("read the policy file %s: %w", o.PolicyFile, err)
+		return p, fmt.Errorf("read the policy file %s: %w", o.PolicyFile, err)
 	}
-	if file.File, err = policyfile.Parse(data); err != nil {
-		return file, &doctor.PolicyError{From: file.from, Err: err}
+	file, err := policyfile.Parse(data)
+	if err != nil {
+		return p, &doctor.PolicyError{From: p.From, Err: err}
 	}
-	return file, nil
+	p.Rules = file.Rules
+	for _, warning := range file.Warnings {
+		p.Warnings = append(p.Warnings, warning.String())
+	}
+	return p, nil
 }
 
 var errNoKey = errors.New("the ConfigMap has no key")

@@ -99,8 +99,7 @@ func onNodes(ctx context.Context, client kube.Client, labelled metav1.ListOption
 	if err != nil {
 		return nil, errNoRelease // nor may the caller look for others
 	}
-	for k := range list.Items {
-		s := &list.Items[k]
+	for _, s := range list.Items {
 		d := &appsv1.Deployment{ObjectMeta: s.ObjectMeta, Spec: appsv1.DeploymentSpec{Template: s.Spec.Template}}
 		d.Status.ReadyReplicas = s.Status.NumberReady
 		if c := containerOf(d); c != nil && namesLease(c) {
@@ -171,9 +170,7 @@ func readRelease(ctx context.Context, client kube.Client, kind string, d *appsv1
 	}
 	maps.DeleteFunc(env, func(_, text string) bool { return text == "" })
 	// The handler knows its namespace from its ServiceAccount, if no variable names it.
-	if env["NAMESPACE"] == "" {
-		env["NAMESPACE"] = r.namespace
-	}
+	env["NAMESPACE"] = cmp.Or(env["NAMESPACE"], r.namespace)
 	r.options = options.Source{Flags: flags, Env: env, Of: " of " + r.String()}
 	return r, nil
 }

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -27,8 +28,9 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 		var h overview.History
 		if err = v.ask(ctx, l, overview.HistoryPath, &h); err == nil {
 			r.Episodes, r.KnownSince = overview.Select(h.Episodes, node, since), h.Since
-			if !since.IsZero() && l.alone.After(since) && len(h.Episodes) < report.Kept { // before there was none
-				r.Since, r.KnownSince = l.alone, l.alone
+			made, alone := l.CreationTimestamp.Time, ptr.Deref(l.Spec.LeaseTransitions, 0) == 0 // nobody else has led
+			if !since.IsZero() && alone && made.After(since) && len(h.Episodes) < report.Kept {
+				r.Since, r.KnownSince = made, made
 			}
 			r.Current = v.current(ctx, l, node)
 			if node != "" && len(r.Episodes) == 0 && r.Current == nil {
@@ -50,8 +52,7 @@ func (v *Viewer) Report(ctx context.Context, node string, since time.Time) (*ove
 
 // mustExist returns an error if there is no such Node, and nil if that cannot be found out.
 func (v *Viewer) mustExist(ctx context.Context, node string) error {
-	named := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
-	list, err := v.client.CoreV1().Nodes().List(ctx, named)
+	list, err := v.client.CoreV1().Nodes().List(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: node}))
 	if err == nil && len(list.Items) == 0 {
 		return fmt.Errorf("there is no node %s, and no drain of one is known", node)
 	}
@@ -74,7 +75,7 @@ func (v *Viewer) current(ctx context.Context, l *leader, node string) *overview.
 func (v *Viewer) carriedReport(ctx context.Context, r *overview.Report) error {
 	options := metav1.ListOptions{} // a node that was given back has no label, and tells of its last drain
 	if r.Node != "" {
-		options = metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", r.Node).String()}
+		options = metav1.SingleObject(metav1.ObjectMeta{Name: r.Node})
 	}
 	list, err := v.client.CoreV1().Nodes().List(ctx, options)
 	if err != nil {
@@ -113,8 +114,7 @@ func (v *Viewer) events(ctx context.Context, node string) (all []overview.Event,
 	if err != nil {
 		return nil, fmt.Errorf("list the Events of node %s: %w", node, err)
 	}
-	for k := range list.Items {
-		e := &list.Items[k]
+	for _, e := range list.Items {
 		last := cmp.Or(e.LastTimestamp.Time, e.EventTime.Time, e.CreationTimestamp.Time)
 		all = append(all, overview.Event{At: last, Reason: e.Reason, Text: e.Message})
 	}

@@ -9,20 +9,12 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
-	"github.com/aws/aws-sdk-go-v2/service/eventbridge"
-	"github.com/aws/aws-sdk-go-v2/service/kms"
-	"github.com/aws/aws-sdk-go-v2/service/sns"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/app"
-	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/doctor"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
@@ -43,15 +35,16 @@ const (
 // AWS account.
 type Session struct {
 	*options.Options
-	origin   *Origin
-	file     policySource
-	client   kube.Client
-	aws      aws.Config // empty before connectAWS, as is gatherer
-	gatherer *doctor.Gatherer
-	identity identity
-	idle     string               // why the handler acts on no notice; empty: it does, or nobody has looked
-	leader   types.NamespacedName // the pod that drains nodes; zero: it is not known
-	lease    types.NamespacedName // of the handler; zero before readLease
+	origin    *Origin
+	namespace string // of the handler, if origin has no release
+	file      doctor.Policy
+	client    kube.Client
+	aws       aws.Config // empty before connectAWS, as is gatherer
+	gatherer  *doctor.Gatherer
+	identity  identity
+	idle      string               // why the handler acts on no notice; empty: it does, or nobody has looked
+	leader    types.NamespacedName // the pod that drains nodes; zero: it is not known
+	lease     types.NamespacedName // of the handler; zero before readLease
 }
 
 // NewSession connects to the cluster. The logs of the Kubernetes libraries are discarded:
@@ -62,8 +55,9 @@ func NewSession(ctx context.Context, c *options.Options, origin *Origin) (*Sessi
 	if err != nil {
 		return nil, err
 	}
-	who := identity{kubernetes: kubernetesIdentity(ctx, client)}
-	s := &Session{Options: c, origin: origin, client: client, identity: who}
+	s := &Session{Options: c, origin: origin, client: client}
+	_, s.namespace, _ = app.RESTConfig(c) // connect has its error
+	s.identity.kubernetes = kubernetesIdentity(ctx, client)
 	return s, s.readPolicy(ctx)
 }
 
@@ -125,8 +119,6 @@ func kubernetesIdentity(ctx context.Context, client kube.Client) string {
 func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gatherer {
 	const timeout = 30 * time.Second
 	logging.Redirect(logr.Discard()) // what they say is in the answers
-	queue, instances := app.SQSClient(cfg, c), ec2.NewFromConfig(cfg)
-	keys, events, topics := kms.NewFromConfig(cfg), eventbridge.NewFromConfig(cfg), sns.NewFromConfig(cfg)
 	g := &doctor.Gatherer{
 		Patience: timeout,
 		Options: doctor.Options{
@@ -140,36 +132,16 @@ func NewGatherer(cfg aws.Config, c *options.Options, version string) *doctor.Gat
 			Surge: c.SurgeSingletons, ByKarpenter: c.DrainByKarpenter,
 			Lease: c.LeaseName, Version: version,
 		},
-		AWS: doctor.AWS{
-			Credentials:       cfg.Credentials,
-			GetCallerIdentity: sts.NewFromConfig(cfg).GetCallerIdentity,
-
-			GetQueueAttributes: queue.GetQueueAttributes, ReceiveMessage: queue.ReceiveMessage,
-			DeleteMessage: queue.DeleteMessage, ChangeMessageVisibility: queue.ChangeMessageVisibility,
-
-			DescribeKey: keys.DescribeKey, GetKeyPolicy: keys.GetKeyPolicy, Decrypt: keys.Decrypt,
-
-			ListRuleNamesByTarget: events.ListRuleNamesByTarget, DescribeRule: events.DescribeRule,
-			ListTargetsByRule: events.ListTargetsByRule,
-
-			GetTopicAttributes: topics.GetTopicAttributes, ListSubscriptionsByTopic: topics.ListSubscriptionsByTopic,
-			GetSubscriptionAttributes: topics.GetSubscriptionAttributes,
-
-			DescribeInstances: instances.DescribeInstances, DescribeInstanceStatus: instances.DescribeInstanceStatus,
-
-			DescribeTargetHealth: elb.NewFromConfig(cfg).DescribeTargetHealth,
-
-			API: asg.Of(autoscaling.NewFromConfig(cfg)),
-		},
+		AWS: doctor.AWS{Config: cfg, SQSEndpoint: c.SQSEndpoint},
 	}
-	if _, g.Options.Namespace, g.Cluster.Err = app.RESTConfig(c); g.Cluster.Err == nil {
-		var clients *kube.Clients
-		clients, g.Cluster.Err = connect(c)
-		g.Cluster.Client, g.Cluster.Version = clients, clients.Version
-		if clients != nil {
-			g.Cluster.Bindings = loadbalancer.OfCluster(clients.CoreV1().RESTClient())
-		}
+	_, g.Options.Namespace, _ = app.RESTConfig(c) // connect has its error
+	clients, err := connect(c)
+	if err != nil {
+		g.Cluster.Err = err
+		return g
 	}
+	g.Cluster.Client, g.Cluster.Version = clients, clients.Version
+	g.Cluster.Bindings = loadbalancer.OfCluster(clients.CoreV1().RESTClient())
 	return g
 }
 

@@ -7,12 +7,10 @@ import (
 	"io"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/app"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -51,7 +49,7 @@ func (sim Simulation) Run(ctx context.Context, session *Session, term Terminal) 
 	if sim.PrintOnly || sim.JSON {
 		text = term.ErrOut
 	}
-	if err := t.origin.writeWith(text, t.identity); err != nil {
+	if _, err := io.WriteString(text, t.origin.text(t.identity)); err != nil {
 		return err
 	}
 	if err := t.lookUp(ctx); err != nil {
@@ -116,12 +114,8 @@ func (s *Session) readLease(ctx context.Context) {
 	if !s.LeaderElect { // each pod of the handler leads
 		s.leader = types.NamespacedName{Namespace: s.PodNamespace, Name: s.PodName}
 	}
-	v, err := s.viewer()
-	var l *coordinationv1.Lease
-	if err == nil {
-		s.lease = types.NamespacedName{Namespace: v.namespace, Name: s.LeaseName}
-		l, err = s.client.CoordinationV1().Leases(v.namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
-	}
+	s.lease = types.NamespacedName{Namespace: s.viewer().namespace, Name: s.LeaseName}
+	l, err := s.client.CoordinationV1().Leases(s.lease.Namespace).Get(ctx, s.lease.Name, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		l = lease.LookAgain(ctx, s.client.CoordinationV1(), l)
@@ -146,15 +140,12 @@ func (s *Session) readLease(ctx context.Context) {
 }
 
 // viewer returns what asks the leader of the session's handler.
-func (s *Session) viewer() (*Viewer, error) {
-	v := &Viewer{client: s.client, lease: s.LeaseName}
+func (s *Session) viewer() *Viewer {
+	v := &Viewer{client: s.client, namespace: s.namespace, lease: s.LeaseName}
 	if r := s.origin.release; r != nil {
 		v.namespace = r.namespace
-		return v, nil
 	}
-	var err error
-	_, v.namespace, err = app.RESTConfig(s.Options)
-	return v, err
+	return v
 }
 
 // whyRefused returns an error if the handler would not act on the notice, so that there

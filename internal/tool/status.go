@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,9 +15,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/page"
 	"github.com/node-termination-handler/node-termination-handler/internal/redact"
@@ -44,7 +47,9 @@ func (v *Viewer) Overview(ctx context.Context) (*overview.Overview, error) {
 	}
 	o.Missing, o.Leaderless, o.Paused = missing.why, missing.leaderless, missing.paused
 	if l != nil && !l.expired {
-		o.Leader, o.LeadsSince, o.Transitions, o.DryRun = l.pod, l.since, l.transitions, l.dryRun
+		o.Leader, o.DryRun = l.pod, l.Labels[lease.DryRunLabel] == "true"
+		o.Transitions = int(ptr.Deref(l.Spec.LeaseTransitions, 0))
+		o.LeadsSince = ptr.Deref(l.Spec.AcquireTime, metav1.MicroTime{}).UTC()
 	}
 	return o, nil
 }
@@ -163,10 +168,7 @@ func isLate(o *overview.Overview) bool {
 	if o.Queue == nil {
 		return false
 	}
-	last := o.Queue.LastReceive
-	if last.IsZero() {
-		last = o.LeadsSince
-	}
+	last := cmp.Or(o.Queue.LastReceive, o.LeadsSince)
 	return !last.IsZero() && o.At.Sub(last) > long
 }
 

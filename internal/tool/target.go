@@ -101,16 +101,14 @@ func (t *target) lookUp(ctx context.Context) error {
 	}
 	t.setInstance(instance)
 	if t.kind == notice.ASGTerminate {
-		return t.lookUpHook(ctx, hookCache{})
+		return t.lookUpHook(ctx, map[string]doctor.Answer[doctor.Hook]{})
 	}
 	return nil
 }
 
-// hookCache has the termination hooks of groups, by name.
-type hookCache map[string]doctor.Answer[doctor.Hook]
-
-// lookUpHook asks Auto Scaling about the hook of the instance, whose tags are known, once for each group.
-func (t *target) lookUpHook(ctx context.Context, known hookCache) error {
+// lookUpHook asks Auto Scaling about the hook of the instance, whose tags are known, once for each group. known has the
+// hooks of the groups that were asked for.
+func (t *target) lookUpHook(ctx context.Context, known map[string]doctor.Answer[doctor.Hook]) error {
 	if t.tags == nil {
 		return errors.New("its instance is unknown")
 	}
@@ -167,14 +165,10 @@ func (t *target) noticeAt(when time.Time) sample.Notice {
 // parsedAt returns the notice as the handler would read it.
 func (t *target) parsedAt(when time.Time) (notice.Notice, error) {
 	n := t.noticeAt(when)
-	if n.Instance == "" {
-		n.Instance = "i-00000000000000000" // any id will do
-	}
+	n.Instance = cmp.Or(n.Instance, "i-00000000000000000") // any id will do
+	n.Reservation = cmp.Or(n.Reservation, "cr-00000000000000000")
 	if n.Hook == "" {
 		n.Group, n.Hook = "unknown", "unknown"
-	}
-	if n.Reservation == "" {
-		n.Reservation = "cr-00000000000000000" // likewise
 	}
 	parsed, err := notice.Parse(n.Body())
 	if err != nil {
@@ -195,24 +189,22 @@ func (t *target) preview(when time.Time) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	carried, _, err := cluster.ReadIntent(t.node)
-	if err != nil {
-		carried = intent.Intent{} // the handler replaces what cannot be read
-	}
+	carried, _, _ := cluster.ReadIntent(t.node) // the handler replaces what cannot be read
 	subject := decision.Subject{
 		Tags: t.tags, NotSpot: t.notSpot, Limits: t.limits, Carried: carried, Cordoned: t.node.Spec.Unschedulable,
 		Labels: t.node.Labels,
 	}
 	p := t.policy().Preview(parsed, subject, when)
 	by, _ := t.policy().Drains(p.Intent, t.node.Labels)
-	return outcome{Preview: p, Terms: nodedrain.TermsOf(p.Intent), By: by}, nil
+	return outcome{Preview: p, parsed: parsed, Terms: nodedrain.TermsOf(p.Intent), By: by}, nil
 }
 
 // An outcome is what a notice would mean for a node, and for its drain.
 type outcome struct {
 	decision.Preview
-	Terms evacuation.Terms
-	By    intent.By // who would get the pods off the node
+	parsed notice.Notice
+	Terms  evacuation.Terms
+	By     intent.By // who would get the pods off the node
 
 	unreported bool // no pod on the node tells the leader, and nothing else does
 
@@ -236,10 +228,7 @@ func (t *target) rehearse(view *rehearsal.Snapshot, when time.Time) (outcome, er
 		start = begin
 		o.Terms.NoticedAt, o.Terms.CordonedAt = begin, begin
 	}
-	end := o.Terms.Deadline
-	if end.IsZero() {
-		end = start.Add(t.NodeGracePeriod)
-	}
+	end := cmp.Or(o.Terms.Deadline, start.Add(t.NodeGracePeriod))
 	o.unreported = t.Queue.None() && !slices.ContainsFunc(view.On(t.node.Name), func(p *corev1.Pod) bool {
 		return doctor.PodOf(p).ReportsTo(t.lease.Namespace, t.lease.Name)
 	})

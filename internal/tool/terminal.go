@@ -3,7 +3,6 @@ package tool
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,25 +23,17 @@ func (t Terminal) ask(ctx context.Context, question string) (bool, error) {
 	if _, err := fmt.Fprintf(t.Out, "%s [y/N] ", question); err != nil {
 		return false, err
 	}
-	type answer struct {
-		line string
-		err  error
-	}
-	answers := make(chan answer, 1)
+	answers := make(chan string, 1)
 	go func() { // a read cannot be cancelled: this goroutine may outlive the call
-		line, err := t.In.ReadString('\n')
-		answers <- answer{line, err}
+		line, _ := t.In.ReadString('\n') // what cannot be read is no yes
+		answers <- strings.ToLower(strings.TrimSpace(line))
 	}()
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(t.Out)
 		return false, context.Cause(ctx)
-	case a := <-answers:
-		if a.err != nil && !errors.Is(a.err, io.EOF) {
-			return false, fmt.Errorf("read the answer: %w", a.err)
-		}
-		word := strings.ToLower(strings.TrimSpace(a.line))
-		return word == "y" || word == "yes", nil
+	case answer := <-answers:
+		return answer == "y" || answer == "yes", nil
 	}
 }
 
