@@ -1,6 +1,7 @@
 package options
 
 import (
+	"encoding/json"
 	"slices"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/policyfile"
@@ -37,7 +38,8 @@ func orText(s schema) schema {
 
 // policySchema is that of the policy file, which may be missing.
 func policySchema() schema {
-	looks := schema(policyfile.SchemaObject())
+	looks := schema{}
+	_ = json.Unmarshal(policyfile.Schema(), &looks)
 	for _, key := range []string{"$schema", "title", "required"} {
 		delete(looks, key)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
@@ -36,7 +37,7 @@ type Follower struct {
 	fits  func(*decision.Rules) error
 
 	now     atomic.Pointer[inForce]
-	problem atomic.Pointer[string] // what people were told is wrong with the file; nil: nothing
+	problem atomic.Value // the text of what people were told is wrong with the file
 	// The rest is Run's.
 	tried   string    // hash of the content that was read last; empty: people were told that there is none
 	missing time.Time // since when the file cannot be read; zero: it can
@@ -81,10 +82,8 @@ func (f *Follower) Problem() string {
 	if f == nil {
 		return ""
 	}
-	if problem := f.problem.Load(); problem != nil {
-		return *problem
-	}
-	return ""
+	problem, _ := f.problem.Load().(string)
+	return problem
 }
 
 // Changed returns a channel that is closed when other rules come into force. Call it before Rules, and
@@ -96,20 +95,10 @@ func (f *Follower) Changed() <-chan struct{} {
 	return f.now.Load().ended
 }
 
-// Run reads the file every interval until ctx ends.
+// Run reads the file at once, and after every interval until ctx ends.
 func (f *Follower) Run(ctx context.Context, interval time.Duration) {
-	if f == nil {
-		return
-	}
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			f.look()
-		}
+	if f != nil {
+		wait.UntilWithContext(ctx, func(context.Context) { f.look() }, interval)
 	}
 }
 
@@ -136,7 +125,8 @@ func (f *Follower) look() {
 		f.tell(inLog(err), "is wrong", "the policy file is wrong: the rules of before stay in force")
 		return
 	}
-	if f.problem.Swap(nil) != nil {
+	if f.Problem() != "" {
+		f.problem.Store("")
 		f.log.Info("the policy file is right again", f.inForce()...)
 	}
 	f.valid(true)
@@ -145,7 +135,7 @@ func (f *Follower) look() {
 // tell says what the file is, in the log by the message.
 func (f *Follower) tell(err error, is, message string) {
 	f.log.Error(err, message, "file", f.path, "hash", f.tried, "inForce", f.now.Load().hash)
-	f.problem.Store(new("it " + is + ": " + err.Error()))
+	f.problem.Store("it " + is + ": " + err.Error())
 	f.valid(false)
 }
 
@@ -186,11 +176,7 @@ func read(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, MaxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return data, nil
+	return io.ReadAll(io.LimitReader(file, MaxSize+1))
 }
 
 // hashOf is as much of a hash as people compare.

@@ -5,6 +5,7 @@ package policyfile
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,54 +44,61 @@ type File struct {
 
 // Parse reads a policy file. The error is of type [Problems], and each of them has a line.
 func Parse(data []byte) (File, error) {
-	root, err := parseYAML(data)
-	if err != nil {
-		return File{}, err
+	root, wrong := parseYAML(data)
+	if len(wrong) > 0 {
+		return File{}, wrong
 	}
-	var r reader
+	r := reader{at: map[string]*yaml.Node{"": root}}
 	var w written
 	w.value().read(&r, root, "")
-	w.check(&r)
+	w.finish(&r)
 	if len(r.wrong) > 0 {
 		r.wrong.sort()
 		return File{}, r.wrong
 	}
-	file := w.file()
-	file.Warnings = w.warnings()
-	return file, nil
+	w.warn(&r)
+	r.wrong.sort()
+	w.Warnings = r.wrong
+	return w.File, nil
+}
+
+// Schema is the JSON Schema of policy files, for editors. What only the whole of a file tells, such as
+// whether a window exists, it does not say: [Parse] does.
+// https://json-schema.org/draft-07
+func Schema() []byte {
+	looks := new(written).value().schema
+	looks["$schema"] = "http://json-schema.org/draft-07/schema#"
+	looks["title"] = "Policy of node-termination-handler"
+	text, _ := json.MarshalIndent(looks, "", "  ") // it is made of texts, numbers and lists
+	return append(text, '\n')
 }
 
 // parseYAML returns the one value of a YAML document without anchors, aliases and tags.
-func parseYAML(data []byte) (*yaml.Node, error) {
-	if p := checkText(data); p != nil {
+func parseYAML(data []byte) (*yaml.Node, Problems) {
+	if p := checkText(string(data)); p != nil {
 		return nil, Problems{*p}
 	}
 	unread := bytes.NewReader(data)
 	decoder := yaml.NewDecoder(oneByOne{unread})
 	decode := func(into *yaml.Node) error { return guarded(func() error { return decoder.Decode(into) }) }
-	wrong := func(err error) error { return Problems{syntaxProblem(string(data), len(data)-unread.Len(), err)} }
 	var document, next yaml.Node
-	switch err := decode(&document); {
-	case errors.Is(err, io.EOF):
+	err := decode(&document)
+	if errors.Is(err, io.EOF) || err == nil && len(document.Content) == 0 { // only comments
 		return nil, Problems{{Line: 1, Text: "is empty: it begins with version: 1"}}
-	case err != nil:
-		return nil, wrong(err)
 	}
-	switch err := decode(&next); {
-	case err == nil:
-		return nil, Problems{problem(&next, "", "has a second document, and one is allowed")}
-	case !errors.Is(err, io.EOF):
-		return nil, wrong(err)
-	}
-	if len(document.Content) != 1 { // only comments
-		return nil, Problems{{Line: 1, Text: "is empty: it begins with version: 1"}}
+	if err == nil {
+		err = decode(&next)
 	}
 	var r reader
-	r.refuseTricks(document.Content[0])
-	if len(r.wrong) > 0 {
-		return nil, r.wrong
+	switch {
+	case err == nil:
+		r.refuse(&next, "", "has a second document, and one is allowed")
+	case errors.Is(err, io.EOF):
+		r.refuseTricks(document.Content[0])
+	default:
+		return nil, Problems{syntaxProblem(string(data), len(data)-unread.Len(), err)}
 	}
-	return document.Content[0], nil
+	return document.Content[0], r.wrong
 }
 
 // guarded returns a panic of what it calls as an error: the parser of YAML has some, for what its
@@ -121,31 +129,31 @@ func (r *reader) refuseTricks(n *yaml.Node) {
 }
 
 // checkText finds what is no text, and what is too much of it.
-func checkText(data []byte) *Problem {
-	if len(data) > MaxSize {
-		return &Problem{Line: 1, Text: fmt.Sprintf("has %d bytes, and %d are allowed", len(data), MaxSize)}
+func checkText(text string) *Problem {
+	if len(text) > MaxSize {
+		return &Problem{Line: 1, Text: fmt.Sprintf("has %d bytes, and %d are allowed", len(text), MaxSize)}
 	}
-	line, column, elements := 1, 0, 0
-	for rest := data; len(rest) > 0; {
-		r, size := utf8.DecodeRune(rest)
-		rest = rest[size:]
-		column++
-		switch {
-		case r == utf8.RuneError && size == 1:
-			return &Problem{Line: line, Column: column, Text: "has bytes that are not UTF-8"}
-		case !isOfText(r) && (r != byteOrderMark || line > 1 || column > 1):
-			return &Problem{Line: line, Column: column, Text: fmt.Sprintf("has the character %U, which no text has", r)}
-		case r == '\n':
-			line, column = line+1, 0
-			elements++
-		case strings.ContainsRune(",[{", r), (r == '-' || r == '?') && len(rest) > 0 && rest[0] == ' ':
+	elements := 0
+	for at, r := range text {
+		switch rest := text[at:]; {
+		case r == utf8.RuneError && !strings.HasPrefix(rest, string(utf8.RuneError)):
+			return problemAfter(text[:at], "has bytes that are not UTF-8")
+		case !isOfText(r) && (r != byteOrderMark || at > 0):
+			return problemAfter(text[:at], fmt.Sprintf("has the character %U, which no text has", r))
+		case strings.ContainsRune("\n,[{", r), strings.HasPrefix(rest, "- "), strings.HasPrefix(rest, "? "):
 			elements++
 		}
 		if elements > maxElements {
-			return &Problem{Line: line, Text: fmt.Sprintf("has more than %d lines and values", maxElements)}
+			return &Problem{Line: lineAfter(text[:at+1]), Text: fmt.Sprintf("has more than %d lines and values", maxElements)}
 		}
 	}
 	return nil
+}
+
+// problemAfter is one of what follows a part of the text.
+func problemAfter(before, text string) *Problem {
+	column := 1 + utf8.RuneCountInString(before[1+strings.LastIndex(before, "\n"):])
+	return &Problem{Line: lineAfter(before), Column: column, Text: text}
 }
 
 const byteOrderMark = 0xfeff
@@ -162,17 +170,15 @@ type oneByOne struct{ from io.Reader }
 
 func (o oneByOne) Read(into []byte) (int, error) { return o.from.Read(into[:min(1, len(into))]) }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line ([0-9]+): )?`)
+// yamlLine matches the begin of any error of the parser.
+var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line ([0-9]+): )?`)
 
 // syntaxProblem is an error of the parser, with its line. The parser has read so many bytes of text.
 func syntaxProblem(text string, read int, err error) Problem {
-	why := yamlLine.ReplaceAllString(err.Error(), "")
-	p := Problem{Line: 1, Text: "is not YAML: " + why}
-	if found := yamlLine.FindStringSubmatch(err.Error()); len(found) > 1 {
-		if line, err := strconv.Atoi(found[1]); err == nil { // empty: it is not known
-			p.Line = max(1, line)
-		}
-	}
+	found := yamlLine.FindStringSubmatch(err.Error())
+	why := strings.TrimPrefix(err.Error(), found[0])
+	line, _ := strconv.Atoi(found[1]) // empty: it is not known
+	p := Problem{Line: max(1, line), Text: "is not YAML: " + why}
 	lines := strings.Split(text, "\n")
 	if strings.HasPrefix(strings.TrimLeft(lines[min(p.Line, len(lines))-1], " "), "\t") {
 		p.Text += "; indent with spaces, not with tabs"

@@ -65,6 +65,16 @@ func quoted(text string) string {
 // plain is text without quotes, as it may be printed.
 func plain(text string) string { return strings.ReplaceAll(quoted(text), `"`, "") }
 
+// choice returns "; allowed: a, b", with the first of many words, and what didYouMean does.
+func choice(given string, words []string) string {
+	const most = 20
+	near := didYouMean(given, words)
+	if more := len(words) - most; more > 0 {
+		return fmt.Sprintf("; allowed: %s and %d more%s", strings.Join(words[:most], ", "), more, near)
+	}
+	return "; allowed: " + strings.Join(words, ", ") + near
+}
+
 // didYouMean returns "; did you mean a?" with the word that is nearest to the given one; empty if
 // none is near.
 func didYouMean(given string, words []string) string {

@@ -15,20 +15,18 @@ import (
 // mostProblems is how many problems of one file are kept: more than anybody reads at once.
 const mostProblems = 100
 
-// A reader collects what is wrong with a file.
+// A reader collects what is wrong with a file, and knows where its values stand.
 type reader struct {
 	wrong Problems
+	at    map[string]*yaml.Node // by their paths, such as nodes[0].do; of a window it is the name
 }
 
 // refuse says what is wrong with the key at path.
 func (r *reader) refuse(n *yaml.Node, path, format string, args ...any) {
 	if len(r.wrong) < mostProblems {
-		r.wrong = append(r.wrong, problem(n, path, format, args...))
+		p := Problem{Line: max(1, n.Line), Column: n.Column, Key: path, Text: fmt.Sprintf(format, args...)}
+		r.wrong = append(r.wrong, p)
 	}
-}
-
-func problem(n *yaml.Node, path, format string, args ...any) Problem {
-	return Problem{Line: max(1, n.Line), Column: n.Column, Key: path, Text: fmt.Sprintf(format, args...)}
 }
 
 // A value is what a key takes: what it looks like in JSON Schema, and the way from its YAML to where
@@ -55,37 +53,14 @@ func required(key string, takes value, words string) field { return field{key, w
 
 func optional(key string, takes value, words string) field { return field{key, words, false, takes} }
 
-// A place is where an object stands, and each of its keys.
-type place struct {
-	node *yaml.Node
-	path string
-	keys map[string]*yaml.Node // the values
-}
-
-func (p place) has(key string) bool { return p.keys[key] != nil }
-
-// of is where the key stands; the object if it does not have the key.
-func (p place) of(key string) (*yaml.Node, string) {
-	if n := p.keys[key]; n != nil {
-		return n, join(p.path, key)
-	}
-	return p.node, p.path
-}
-
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
 // object takes the keys of fields, and no others.
-func object(where *place, words string, fields []field) value {
-	properties, needed := schema{}, []string{}
+func object(words string, fields ...field) value {
+	properties, keys, needed := schema{}, []string{}, []string{}
 	for _, f := range fields {
 		of := schema{"description": f.words}
 		maps.Copy(of, f.value.schema)
 		properties[f.key] = of
+		keys = append(keys, f.key)
 		if f.required {
 			needed = append(needed, f.key)
 		}
@@ -98,78 +73,71 @@ func object(where *place, words string, fields []field) value {
 		looks["required"] = needed
 	}
 	return value{schema: looks, fields: fields, read: func(r *reader, n *yaml.Node, path string) {
-		*where = place{n, path, map[string]*yaml.Node{}}
-		ok := r.pairs(n, path, func(key, v *yaml.Node) {
-			where.keys[key.Value] = v
-			at := slices.IndexFunc(fields, func(f field) bool { return f.key == key.Value })
-			if at < 0 {
-				r.refuse(key, join(path, plain(key.Value)), "there is no such key%s", known(key.Value, fields))
+		ok := r.pairs(n, path, func(key, v *yaml.Node, at string) {
+			k := slices.Index(keys, key.Value)
+			if k < 0 {
+				r.refuse(key, at, "there is no such key%s", choice(key.Value, keys))
 				return
 			}
-			fields[at].value.read(r, v, join(path, key.Value))
+			fields[k].value.read(r, v, at)
 		})
 		for _, f := range fields {
-			if ok && f.required && !where.has(f.key) {
+			if at := join(path, f.key); ok && f.required && r.at[at] == nil {
 				sentence, _, _ := strings.Cut(strings.TrimSuffix(f.words, "."), ". ")
-				r.refuse(n, join(path, f.key), "is missing: %s", strings.ToLower(sentence[:1])+sentence[1:])
+				r.refuse(n, at, "is missing: %s", strings.ToLower(sentence[:1])+sentence[1:])
 			}
 		}
 	}}
 }
 
-// known names the keys that there are.
-func known(given string, fields []field) string {
-	all := make([]string, len(fields))
-	for k, f := range fields {
-		all[k] = f.key
-	}
-	return "; allowed: " + strings.Join(all, ", ") + didYouMean(given, all)
-}
+func join(path, key string) string { return strings.TrimPrefix(path+"."+key, ".") }
 
-// pairs calls each for the pairs of a map, and reports whether n is one. A key that comes again is left
-// out.
-func (r *reader) pairs(n *yaml.Node, path string, each func(key, value *yaml.Node)) bool {
+// pairs calls each for the pairs of a map, with the path of the value, and reports whether n is one. A key
+// that comes again is left out.
+func (r *reader) pairs(n *yaml.Node, path string, each func(key, value *yaml.Node, path string)) bool {
 	if n.Kind != yaml.MappingNode {
 		r.refuse(n, path, "is %s, and has to be a map of keys and values", kindOf(n))
 		return false
 	}
 	seen := map[string]int{}
-	for k := 0; k+1 < len(n.Content); k += 2 {
-		key, v := n.Content[k], n.Content[k+1]
-		if key.Kind != yaml.ScalarNode {
+	for pair := range slices.Chunk(n.Content, 2) {
+		key, at := pair[0], join(path, plain(pair[0].Value))
+		first, again := seen[key.Value]
+		switch {
+		case key.Kind != yaml.ScalarNode:
 			r.refuse(key, path, "has %s as a key, and keys are texts", kindOf(key))
-			continue
+		case again:
+			r.refuse(key, at, "is given twice, the first time in line %d", first)
+		default:
+			seen[key.Value], r.at[at] = key.Line, pair[1]
+			each(key, pair[1], at)
 		}
-		if first, again := seen[key.Value]; again {
-			r.refuse(key, join(path, plain(key.Value)), "is given twice, the first time in line %d", first)
-			continue
-		}
-		seen[key.Value] = key.Line
-		each(key, v)
 	}
 	return true
 }
 
-// objects takes a list of at most so many, each with the fields of form. Nothing is an empty list.
-func objects[T any](p *[]*T, most int, form func(*T) value) value {
-	looks := schema{"type": []string{"array", "null"}, "items": form(new(T)).schema, "maxItems": most}
-	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
-		if isNull(n) {
+// items calls each for the entries of a list, with their paths, but for those after most.
+func (r *reader) items(n *yaml.Node, path string, most int, each func(item *yaml.Node, path string)) {
+	for k, item := range n.Content {
+		if k == most {
+			r.refuse(item, path, "has %d entries, and %d are allowed", len(n.Content), most)
 			return
 		}
-		if n.Kind != yaml.SequenceNode {
+		at := fmt.Sprintf("%s[%d]", path, k)
+		r.at[at] = item
+		each(item, at)
+	}
+}
+
+// objects takes a list of at most so many, each with the fields of form. Nothing is an empty list.
+func objects[T any](p *[]T, most int, form func(*T) value) value {
+	looks := schema{"type": []string{"array", "null"}, "items": form(new(T)).schema, "maxItems": most}
+	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
+		if n.Kind != yaml.SequenceNode && !isNull(n) {
 			r.refuse(n, path, "is %s, and has to be a list", kindOf(n))
 			return
 		}
-		for k, item := range n.Content {
-			if k == most {
-				r.refuse(item, path, "has %d entries, and %d are allowed", len(n.Content), most)
-				return
-			}
-			t := new(T)
-			form(t).read(r, item, fmt.Sprintf("%s[%d]", path, k))
-			*p = append(*p, t)
-		}
+		r.items(n, path, most, readInto(r, p, form))
 	}}
 }
 
@@ -178,27 +146,24 @@ func texts[T any](p *[]T, one func(*T) value) value {
 	looks := one(new(T)).schema
 	list := schema{"anyOf": []schema{looks, {"type": "array", "items": looks, "minItems": 1, "maxItems": maxTexts}}}
 	return value{schema: list, read: func(r *reader, n *yaml.Node, path string) {
-		items := []*yaml.Node{n}
-		if n.Kind == yaml.SequenceNode {
-			items = n.Content
-		}
 		switch {
-		case len(items) == 0:
+		case n.Kind != yaml.SequenceNode:
+			readInto(r, p, one)(n, path)
+		case len(n.Content) == 0:
 			r.refuse(n, path, "is empty: leave the key out, or give at least one")
-		case len(items) > maxTexts:
-			r.refuse(items[maxTexts], path, "has %d entries, and %d are allowed", len(items), maxTexts)
-			items = items[:maxTexts]
-		}
-		for k, item := range items {
-			at := path
-			if n.Kind == yaml.SequenceNode {
-				at = fmt.Sprintf("%s[%d]", path, k)
-			}
-			var t T
-			one(&t).read(r, item, at)
-			*p = append(*p, t)
+		default:
+			r.items(n, path, maxTexts, readInto(r, p, one))
 		}
 	}}
+}
+
+// readInto returns what appends an entry to a list, as form takes it.
+func readInto[T any](r *reader, p *[]T, form func(*T) value) func(item *yaml.Node, path string) {
+	return func(item *yaml.Node, path string) {
+		var t T
+		form(&t).read(r, item, path)
+		*p = append(*p, t)
+	}
 }
 
 // text takes what parse takes. The error is a reason that follows the quoted text.
@@ -207,19 +172,25 @@ func text[T any](p *T, looks schema, allowed string, parse func(string) (T, erro
 	words, _ := looks["enum"].([]string)
 	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
 		t, err := parse(n.Value)
-		switch isScalar := n.Kind == yaml.ScalarNode; {
-		case isScalar && (n.ShortTag() == "!!str" || n.ShortTag() == "!!timestamp"):
-			if err != nil {
-				r.refuse(n, path, "%s %v; allowed: %s%s", quoted(n.Value), err, allowed, didYouMean(n.Value, words))
-				return
-			}
+		switch {
+		case isText(n) && err == nil:
 			*p = t
-		case isScalar && !isNull(n) && err == nil:
+		case isText(n):
+			r.refuse(n, path, "%s %v; allowed: %s%s", quoted(n.Value), err, allowed, didYouMean(n.Value, words))
+		case n.Kind == yaml.ScalarNode && !isNull(n) && err == nil:
 			r.refuse(n, path, "is %s, and has to be a text: write %s; allowed: %s", kindOf(n), quoted(n.Value), allowed)
 		default:
 			r.refuse(n, path, "is %s, and has to be a text; allowed: %s", kindOf(n), allowed)
 		}
 	}}
+}
+
+// onlyIf returns t, and unless that is ok the reason why it is not.
+func onlyIf[T any](ok bool, t T, reason string) (T, error) {
+	if !ok {
+		return t, errors.New(reason)
+	}
+	return t, nil
 }
 
 // like takes a text of that form. If it is none, the reason is not.
@@ -232,28 +203,28 @@ func like[T any](p *T, form *regexp.Regexp, allowed, not string, parse func(stri
 	})
 }
 
-// oneOf takes the word of one of the values.
-func oneOf[T any](p *T, values ...T) value {
-	all := words(values)
-	return text(p, schema{"enum": all}, strings.Join(all, ", "), func(word string) (t T, err error) {
-		at := slices.Index(all, word)
-		if at < 0 {
-			return t, errors.New("is none of them")
-		}
-		return values[at], nil
+// anyText takes any text but the empty one.
+func anyText(p *string, allowed string) value {
+	return text(p, schema{"minLength": 1}, allowed, func(text string) (string, error) {
+		return onlyIf(text != "", text, "is empty")
 	})
 }
 
-// words are the values as a file has them.
-func words[T any](values []T) []string {
-	all := make([]string, len(values))
-	for k, v := range values {
-		all[k] = fmt.Sprint(v)
-	}
-	return all
+// oneOf takes the word of one of the values.
+func oneOf[T any](p *T, values ...T) value {
+	all := words(values)
+	return text(p, schema{"enum": all}, strings.Join(all, ", "), func(word string) (T, error) {
+		at := slices.Index(all, word)
+		return onlyIf(at >= 0, values[max(0, at)], "is none of them")
+	})
 }
 
-// scalar takes what parse takes, which is told the tag that YAML gives the text.
+// words are the values as a file has them. None has a space.
+func words[T any](values []T) []string {
+	return strings.Fields(strings.Trim(fmt.Sprint(values), "[]"))
+}
+
+// scalar takes what parse takes, if YAML gives it the tag.
 func scalar[T any](p *T, looks schema, allowed string, parse func(tag, text string) (T, bool)) value {
 	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
 		t, ok := parse(n.ShortTag(), n.Value)
@@ -273,16 +244,12 @@ func boolean(p *bool) value {
 	})
 }
 
-// integer takes low to high.
-func integer(p *int, low, high int) value {
-	looks := schema{"type": "integer", "minimum": low, "maximum": high}
-	allowed := strconv.Itoa(low)
-	if high > low {
-		allowed = fmt.Sprintf("%d to %d", low, high)
-	}
+// integer takes 1 to most.
+func integer(p *int, most int, allowed string) value {
+	looks := schema{"type": "integer", "minimum": 1, "maximum": most}
 	return scalar(p, looks, allowed, func(tag, text string) (value int, ok bool) {
 		i, err := strconv.Atoi(text)
-		return i, err == nil && tag == "!!int" && low <= i && i <= high
+		return i, err == nil && tag == "!!int" && 1 <= i && i <= most
 	})
 }
 
@@ -291,9 +258,9 @@ func labels(p *map[string]string) value {
 	looks := schema{"type": "object", "additionalProperties": schema{"type": "string"}}
 	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
 		*p = map[string]string{}
-		r.pairs(n, path, func(key, v *yaml.Node) {
+		r.pairs(n, path, func(key, v *yaml.Node, at string) {
 			var s string
-			text(&s, schema{}, "any text", anything).read(r, v, join(path, plain(key.Value)))
+			text(&s, schema{}, "any text", anything).read(r, v, at)
 			(*p)[key.Value] = s
 		})
 	}}
@@ -301,21 +268,22 @@ func labels(p *map[string]string) value {
 
 func anything(text string) (string, error) { return text, nil }
 
+func isText(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!str" || n.ShortTag() == "!!timestamp")
+}
+
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
 // kindOf says what stands there.
 func kindOf(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
+	switch tag := n.ShortTag(); {
+	case n.Kind == yaml.MappingNode:
 		return "a map"
-	case yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case yaml.ScalarNode, yaml.AliasNode, yaml.DocumentNode:
-	}
-	switch n.ShortTag() {
-	case "!!null":
+	case tag == "!!null":
 		return "empty"
-	case "!!bool", "!!int", "!!float":
+	case tag == "!!bool", tag == "!!int", tag == "!!float":
 		return plain(n.Value)
 	}
 	return quoted(n.Value)

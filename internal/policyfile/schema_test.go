@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/golden"
+	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 )
 
 func TestSchemaIsWhatTheFieldsSay(t *testing.T) {
@@ -18,7 +19,7 @@ func TestSchemaIsWhatTheFieldsSay(t *testing.T) {
 
 func TestTheDocHasTheKeysOfTheSchema(t *testing.T) {
 	golden.ComparePage(t, "../../docs/policy.md", map[string]string{
-		"nodes": keyTable(new(nodeRule).value()), "pods": keyTable(new(podRule).value()),
+		"nodes": keyTable(nodeRule(new(decision.NodeRule))), "pods": keyTable(podRule(new(decision.PodRule))),
 	})
 }
 
