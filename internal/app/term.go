@@ -119,7 +119,7 @@ func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) er
 	defer a.health.lead(time.Now, drains.HeldBack)() // the Lease tells of an API server that is silent
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed(),
-		unseen: []func() string{a.nodes.Unseen},
+		unseen: []func() string{a.nodes.Unseen, func() string { return a.nodes.Deaf(a.lease()) }},
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load})()

@@ -2,6 +2,7 @@ package asg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -90,15 +91,17 @@ func (h *Hooks) complete(ctx context.Context, hook intent.Hook, report func(erro
 			h.Metrics.Completed(ends, ErrGone)
 			return true, nil
 		}
-		h.Metrics.Completed(ends, err)
 		switch {
 		case err == nil:
-			return false, nil
 		case isInvalid(err):
-			return false, fmt.Errorf("%w: %w", ErrRefused, err)
+			err = fmt.Errorf("%w: %w", ErrRefused, err)
 		case time.Since(hook.Started) > longest:
-			return false, fmt.Errorf("%w: the hook began %s ago, which is longer than it can be open: %w",
+			err = fmt.Errorf("%w: the hook began %s ago, which is longer than it can be open: %w",
 				ErrRefused, time.Since(hook.Started).Round(time.Second), err)
+		}
+		h.Metrics.Completed(ends, err)
+		if err == nil || errors.Is(err, ErrRefused) {
+			return false, err
 		}
 		report(err)
 		if try == 1 {

@@ -518,6 +518,26 @@ func TestUnfinishedAreTheIntentsOfOurOwnQueue(t *testing.T) {
 	}
 }
 
+func TestTheLeaderKnowsWhoseMetadataIsSilent(t *testing.T) {
+	node := func(name, report string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{ReportAnnotation: report}}}
+	}
+	c, _, _ := start(t,
+		node("b", `{"to":"ns/lease","notices":null,"deaf":"2026-01-01T00:02:00Z"}`),
+		node("a", `{"to":"ns/lease","notices":null,"deaf":"2026-01-01T00:01:00Z"}`),
+		node("hears", `{"to":"ns/lease","notices":null}`),
+		node("of-another", `{"to":"ns/other","notices":null,"deaf":"2026-01-01T00:00:00Z"}`),
+		node("broken", `{"to":"ns/lease","deaf":"9999-12-31T23:59:59-01:00"}`),
+	)
+	want := "notices of 2 of the nodes, such as a: the pod there gets no answer of the instance metadata, since 2026-01-01T00:01:00Z"
+	if got := c.Deaf("ns/lease"); got != want {
+		t.Errorf("it says %q, want %q", got, want)
+	}
+	if got := c.Deaf("ns/nobody"); got != "" {
+		t.Errorf("it says %q", got)
+	}
+}
+
 func TestAnIntentHoldsNothingThatIsNotItsNodes(t *testing.T) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{IntentAnnotation: `{"v":1,` +

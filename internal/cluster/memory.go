@@ -117,13 +117,6 @@ func (m *memory) noteNewNode(node *corev1.Node) {
 // have ended before it passed on the notices of that one.
 func (m *memory) NoteNewNodes() { m.nodes.All(m.noteNewNode) }
 
-// NoteNewNode has NodesToInform return a Node again: who has taken it was not done with it.
-func (m *memory) NoteNewNode(ref Ref) {
-	if node, there := m.nodes.Look(ref); there {
-		m.noteNewNode(node)
-	}
-}
-
 // NoteRestart has Restarted return a node again: who has taken it was not done with it.
 func (m *memory) NoteRestart(ref Ref) {
 	if node, there := m.nodes.Look(ref); there {

@@ -139,6 +139,24 @@ func (c *Cluster) Unseen() string {
 		"if the node has to stay, remove it and uncordon the node", len(names), slices.Min(names), IntentAnnotation)
 }
 
+// Deaf says on which nodes the pod gets no answer of the instance metadata, so that its notices are missed; empty: on
+// none. to is the Lease that they report to, as namespace/name.
+func (c *Cluster) Deaf(to string) string {
+	var names []string
+	var since time.Time
+	c.Reported(func(node *corev1.Node) {
+		if r, err := ReadReport(node); err == nil && r.To == to && !r.Deaf.IsZero() {
+			names, since = append(names, node.Name), intent.Earlier(since, r.Deaf)
+		}
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("notices of %d of the nodes, such as %s: "+
+		"the pod there gets no answer of the instance metadata, since %s",
+		len(names), slices.Min(names), since.Format(time.RFC3339))
+}
+
 // Reported calls visit for each node whose pod has reported something, according to the watch. The nodes are shared and
 // trimmed.
 func (c *Cluster) Reported(visit func(node *corev1.Node)) {

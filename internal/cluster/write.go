@@ -125,8 +125,8 @@ func staleTaints(i intent.Intent) (keys []string) {
 }
 
 // Report changes what the node carries of notices that its instance metadata has told. change gets a zero Report where
-// there is none, or where it cannot be read, and must have no effects of its own: it may be called again. A report
-// without notices and answers is removed.
+// there is none, or where it cannot be read, and must have no effects of its own: it may be called again. One that is
+// empty is removed.
 func (c *Cluster) Report(ctx context.Context, ref Ref, change func(notice.Report) notice.Report) error {
 	return c.update(ctx, ref, func(node *corev1.Node, _, _ intent.Intent, _ bool) (*nodePatch, error) {
 		before, err := ReadReport(node)
@@ -134,7 +134,7 @@ func (c *Cluster) Report(ctx context.Context, ref Ref, change func(notice.Report
 			before = notice.Report{}
 		}
 		var text *string
-		if next := change(before); len(next.Notices)+len(next.Answered) > 0 {
+		if next := change(before); !next.IsEmpty() {
 			encoded, err := next.Encode()
 			if err != nil {
 				return nil, fmt.Errorf("write the report: %w", err)

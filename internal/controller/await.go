@@ -54,16 +54,12 @@ func (t *task) awaitNode(ctx context.Context) (next *task, err error) {
 	}
 }
 
-// endsWithin is how long a launch hook waits for the end of the drain before.
-const endsWithin = 30 * time.Second
-
 // awaitReady completes a launch hook once the Node of the instance is ready, or the instance
 // is gone. If the node is not ready by the deadline of the hook, the default result of the
 // hook decides. An instance in a warm pool is an exception: it may join no cluster from
 // there, and so its hook is completed.
 func (t *task) awaitReady(ctx context.Context) error {
 	defer t.count()()
-	var since time.Time // when it was ready first
 	for {
 		changed := t.c.Cluster.Changed()
 		next, err := t.again(ctx)
@@ -75,15 +71,6 @@ func (t *task) awaitReady(ctx context.Context) error {
 		}
 		late := !time.Now().Before(t.Deadline)
 		ready := next.isReady()
-		if ready && since.IsZero() {
-			since = time.Now()
-		}
-		if ready && next.isEnding() && time.Since(since) < endsWithin {
-			if err := pause(ctx, changed, since.Add(endsWithin)); err != nil {
-				return err
-			}
-			continue
-		}
 		if ready {
 			if err := next.backInService(ctx); err != nil {
 				return err
@@ -128,26 +115,13 @@ func (t *task) hasRestarted() bool {
 		cluster.ReadySince(node).After(t.n.Time) || time.Since(t.n.Time) > silence
 }
 
-// intents are those of all Nodes of the instance, also of one that was deleted: its next Node would get it.
-func (t *task) intents() []intent.Intent {
-	return append(t.c.Registry.Intents(t.found.Ref()), t.found.Intent)
-}
-
-// isEnding reports whether a Node carries the hook of a termination from before the launch. Auto Scaling has ended that
-// hook, so its drain is about to end, as a rule: what was done is taken back then.
-func (t *task) isEnding() bool {
-	before := func(e intent.Entry) bool { return e.Kind == notice.ASGTerminate && e.Before(t.n.Time) }
-	return slices.ContainsFunc(t.intents(), func(i intent.Intent) bool {
-		return len(i.Hooks) > 0 && slices.ContainsFunc(i.Entries, before)
-	})
-}
-
 // backInService reverts what was done to the nodes in earlier lives of the instance,
 // because its Auto Scaling group wants it again. Notices after the last launch stay, except
 // for a termination that ended in a warm pool whose instances keep running. Where the role
 // has no permission to ask EC2, the open launch hook counts as the launch.
 func (t *task) backInService(ctx context.Context) error {
-	intents := t.intents()
+	// Also of a Node that was deleted: its next Node would get it.
+	intents := append(t.c.Registry.Intents(t.found.Ref()), t.found.Intent)
 	if !slices.ContainsFunc(intents, func(i intent.Intent) bool { return len(i.Entries) > 0 }) {
 		return nil
 	}
@@ -160,9 +134,19 @@ func (t *task) backInService(ctx context.Context) error {
 		unknown := launched.IsZero() && e.Kind != notice.ScheduledChange && t.n.Hook.Action != notice.ReplaceRootVolume
 		return e.Before(t.n.Time) && (e.Kind == notice.ASGTerminate || unknown)
 	}
+	ended, err := t.endedHooks(ctx, intents)
+	if err != nil {
+		return err
+	}
+	sinceLaunch := func(i intent.Intent) intent.Intent {
+		i.Hooks = slices.DeleteFunc(slices.Clone(i.Hooks), func(h intent.Hook) bool {
+			return slices.Contains(ended, h.Action())
+		})
+		return i.SinceLaunch(launched)
+	}
 	waits := false
 	if slices.ContainsFunc(intents, func(i intent.Intent) bool {
-		left := i.SinceLaunch(launched)
+		left := sinceLaunch(i)
 		return len(left.Hooks) == 0 && slices.ContainsFunc(left.Entries, fromPool)
 	}) {
 		// Anybody who can send messages could claim that: Auto Scaling has to confirm it.
@@ -175,13 +159,33 @@ func (t *task) backInService(ctx context.Context) error {
 		}
 	}
 	since := func(i intent.Intent) intent.Intent {
-		if i = i.SinceLaunch(launched); waits && len(i.Hooks) == 0 {
+		if i = sinceLaunch(i); waits && len(i.Hooks) == 0 {
 			i = i.Forget(fromPool)
 		}
 		return i
 	}
 	t.c.Cluster.ChangeRemembered(t.id, since)
 	return t.revert(ctx, decision.WhyBackInService, since)
+}
+
+// endedHooks are those that a Node carries and Auto Scaling has ended, though the end of its drain is not written yet.
+func (t *task) endedHooks(ctx context.Context, intents []intent.Intent) (ended []intent.Hook, err error) {
+	for _, i := range intents {
+		for _, h := range i.Hooks {
+			var over bool
+			err := cluster.Retry(ctx, t.log, "ask for the termination hook", func(ctx context.Context) (err error) {
+				_, over, err = t.c.Hooks.Waits(ctx, h)
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			if over {
+				ended = append(ended, h.Action())
+			}
+		}
+	}
+	return ended, nil
 }
 
 // holdOpen sends heartbeats for the hook of a notice until release is called. release

@@ -97,7 +97,7 @@ func (p *lifePod) run(ctx context.Context) {
 	}
 	policy := decision.Policy{NodeGracePeriod: gracePeriod}
 	s := onnode.Server{
-		Cluster: nodes, Node: p.node, Leader: p, Lease: theLease, Policy: policy, Log: w.log.WithValues("on", p.node),
+		Cluster: nodes, Node: p.node, Leader: p, Lease: theLease, Policy: policy, Log: w.log.WithValues("on", p.node), LastAnswer: time.Now,
 		Term: func(ctx context.Context, drains bool, with func(onnode.Controller) imds.Handler) error {
 			c := New(Config{Instances: ownMachine{p}, Config: nodedrain.Config{
 				Cluster: nodes, Hooks: nodedrain.NoHooks{}, OnNode: true, Policy: policy, Log: w.log.WithValues("on", p.node),
@@ -274,7 +274,7 @@ func (p *lifePod) Leadership(context.Context) lease.State {
 	defer p.w.mu.Unlock()
 	for id := range p.w.broken {
 		if strings.HasPrefix(id, "API") {
-			return lease.Vacant
+			return lease.Unknown
 		}
 	}
 	if p.w.leads || len(p.w.leaders) > 0 && time.Since(p.w.leaders[len(p.w.leaders)-1]) < leaseTakes {

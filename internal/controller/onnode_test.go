@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -42,6 +43,7 @@ type podOnNode struct {
 	drain    *slowDrainer
 	state    atomic.Int32 // what the Lease says, a lease.State
 	alone    atomic.Bool  // it drains, and does not only report
+	poller   atomic.Pointer[imds.Poller]
 	stop     func()
 }
 
@@ -57,6 +59,7 @@ func (s *story) onNode(takes time.Duration) *podOnNode {
 		s: s, drain: &slowDrainer{takes: takes},
 		metadata: awssim.NewMetadata(awssim.MetadataOptions{Instance: theID, Started: s.began.Add(-time.Hour)}),
 	}
+	p.poller.Store(&imds.Poller{})
 	p.says(lease.Held)
 	p.restart()
 	s.Cleanup(func() { p.stop() })
@@ -80,6 +83,7 @@ func (p *podOnNode) restart() {
 	server := onnode.Server{
 		Cluster: p.nodes, Node: theNode, Leader: p, Lease: theLease, Policy: decision.Policy{NodeGracePeriod: 2 * time.Minute},
 		Log: logtest.To(s.Output()).WithValues("on", "node"), Term: p.term,
+		LastAnswer: func() time.Time { return p.poller.Load().LastAnswer() },
 	}
 	all.Go(func() { _ = server.Run(ctx) }) // the cause of ctx
 	p.stop = sync.OnceFunc(func() {
@@ -100,6 +104,7 @@ func (p *podOnNode) term(ctx context.Context, drains bool, with func(onnode.Cont
 		Metadata: imds.New("http://169.254.169.254", p.metadata.Transport()), Handler: with(c.Unannounced()), Identity: imds.Identity{Instance: theID},
 		Kinds: imds.Kinds{Spot: true, Scheduled: true, Rebalance: true, Lifecycle: true}, Log: log, Metrics: metrics,
 	}
+	p.poller.Store(poller)
 	var all sync.WaitGroup
 	defer all.Wait()
 	if drains {
@@ -113,10 +118,36 @@ func (p *podOnNode) term(ctx context.Context, drains bool, with func(onnode.Cont
 	return context.Cause(ctx)
 }
 
+func TestThePodTellsTheLeaderThatTheMetadataIsSilent(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.lead()
+		p := s.onNode(time.Second)
+		s.after(5 * time.Minute)
+		if text := s.node().Annotations[cluster.ReportAnnotation]; text != "" {
+			t.Errorf("it reports %s", text)
+		}
+		p.metadata.SetFault(awssim.MetadataFault{Status: http.StatusServiceUnavailable})
+		silent := time.Now()
+		s.after(3 * time.Minute)
+		r, err := cluster.ReadReport(s.node())
+		if err != nil || silent.Sub(r.Deaf).Abs() > imds.Interval || r.To != theLease {
+			t.Errorf("report %+v, %v; want one that the metadata is silent since %s", r, err, silent)
+		}
+		p.metadata.SetFault(awssim.MetadataFault{})
+		s.after(time.Minute)
+		if text := s.node().Annotations[cluster.ReportAnnotation]; text != "" {
+			t.Errorf("it still reports %s", text)
+		}
+	})
+}
+
 // The gauge and the page of the pod say whether it drains.
 func TestThePodDrainsItsNodeWhereNoLeaseHasComeThoughThereIsNothingToDo(t *testing.T) {
 	t.Parallel()
-	for state, want := range map[lease.State]bool{lease.Absent: true, lease.Held: false, lease.Vacant: false, lease.Stopped: false} {
+	for state, want := range map[lease.State]bool{
+		lease.Absent: true, lease.Held: false, lease.Vacant: false, lease.Stopped: false, lease.Unknown: false,
+	} {
 		tell(t, func(s *story) {
 			p := s.onNode(time.Second)
 			p.says(state)
@@ -128,6 +159,11 @@ func TestThePodDrainsItsNodeWhereNoLeaseHasComeThoughThereIsNothingToDo(t *testi
 			s.after(15 * time.Second)
 			if got := p.alone.Load(); got != want {
 				t.Errorf("state %v: the pod drains: %t", state, got)
+			}
+			p.says(lease.Held)
+			s.after(6 * time.Minute)
+			if p.alone.Load() {
+				t.Errorf("state %v: a leader has come, and the pod drains on", state)
 			}
 		})
 	}

@@ -128,23 +128,37 @@ func TestAnEventThatIsNotListedOnceIsNotOver(t *testing.T) {
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyInstanceEventStartTime.html
 func TestAnEventThatIsMovedGetsItsNewTime(t *testing.T) {
 	t.Parallel()
-	for name, told := range map[string]bool{"of which AWS Health has told": true, "of which EC2 alone has told": false} {
+	for name, told := range map[string]bool{
+		"of which AWS Health has told": true, "of which EC2 alone has told": false, "before the first poll of the next leader": true,
+		"of which AWS Health has told last": true,
+	} {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
 				s.polls()
 				s.drain.take(time.Hour)
-				s.lead()
+				stop := s.lead()
 				e := reboot(time.Now().Add(2 * time.Hour).Truncate(time.Second))
 				s.schedules(e)
-				if told {
+				entries := 1
+				if strings.HasSuffix(name, "last") {
+					entries = 2
+					s.after(5 * time.Minute)
+					s.send(s.maintenance(2*time.Hour - 5*time.Minute))
+				} else if told {
 					s.send(s.maintenance(2 * time.Hour))
 				}
 				s.after(5 * time.Minute)
 				e.NotBefore = e.NotBefore.Add(24 * time.Hour)
 				s.schedules(e)
+				drains := 1
+				if strings.HasPrefix(name, "before") {
+					stop()
+					s.lead()
+					drains = 2 // the next leader goes on with it
+				}
 				s.after(5 * time.Minute)
-				if i := s.intent(); !i.Deadline().Equal(e.NotBefore) || len(i.Entries) != 1 || len(s.drain.all()) != 1 {
-					t.Errorf("entries %+v, want one until %s; %d drains", i.Entries, e.NotBefore, len(s.drain.all()))
+				if i := s.intent(); !i.Deadline().Equal(e.NotBefore) || len(i.Entries) != entries || len(s.drain.all()) != drains {
+					t.Errorf("entries %+v, want them until %s; %d drains", i.Entries, e.NotBefore, len(s.drain.all()))
 				}
 			})
 		})

@@ -233,21 +233,33 @@ func TestAHookWaitsForANodeThatHasJustCome(t *testing.T) {
 	})
 }
 
-// A webhook refuses to have the Node written that has come.
-func TestAHookDoesNotWaitForLongForANodeThatGetsNoNotice(t *testing.T) {
+// EC2 does not answer, so the Node that has come gets no notice.
+func TestAHookIsCompletedBeforeItTimesOutThoughANodeGetsNoNotice(t *testing.T) {
 	t.Parallel()
-	tell(t, func(s *story) {
-		s.drain.takes = time.Minute
-		s.lead()
-		s.terminate(time.Hour)
-		s.after(58 * time.Second)
-		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503, Code: "Unavailable"}))
-		s.must(s.kube.Tracker().Add(aNode("made-anew", theID)))
-		s.after(30 * time.Second)
-		s.wantHook(awssim.Active)
-		s.after(time.Minute)
-		s.wantHook(awssim.Completed)
-	})
+	for name, answers := range map[string]bool{"EC2 answers again": true, "never": false} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.drain.takes = time.Minute
+				s.lead()
+				s.terminate(time.Hour)
+				s.after(58 * time.Second)
+				s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503, Code: "Unavailable"}))
+				s.must(s.kube.Tracker().Add(aNode("made-anew", theID)))
+				s.after(10 * time.Minute)
+				s.wantHook(awssim.Active)
+				if answers {
+					s.aws.RemoveFault("ec2")
+					s.after(3 * time.Minute)
+					if all := s.drain.all(); all[len(all)-1].node != "made-anew" {
+						t.Errorf("the drains are %+v, want that of the Node that has come", all)
+					}
+				} else {
+					s.after(48*time.Minute + 30*time.Second)
+				}
+				s.wantHook(awssim.Completed)
+			})
+		})
+	}
 }
 
 // Its message is kept, also where a rule has a limit.

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"runtime/pprof"
 	"slices"
@@ -81,13 +80,16 @@ func intentsOn(nodes []*corev1.Node) (all []intent.Intent) {
 	return all
 }
 
-// ToldAs is the change that AWS Health has told of, and that begins at that time; empty: no Node of the instance
-// carries one.
-func (u Unannounced) ToldAs(id string, at time.Time) (change string) {
+// Scheduled are the scheduled changes that the Nodes of the instance carry.
+func (u Unannounced) Scheduled(id string) (all []intent.Entry) {
 	for _, i := range intentsOn(u.Cluster.ByInstance(id)) {
-		change = cmp.Or(change, i.ToldAs(at))
+		for _, e := range i.Entries {
+			if e.Kind == notice.ScheduledChange {
+				all = append(all, e)
+			}
+		}
 	}
-	return change
+	return all
 }
 
 // Polled calls visit for each entry that a Node carries and that a poll has found.

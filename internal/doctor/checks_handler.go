@@ -83,7 +83,7 @@ func (f *Facts) handlers() []Handler {
 			return nil
 		}
 		name := cmp.Or(p.Owner, p.Name)
-		key := p.Namespace + "/" + name
+		key := p.Namespace + "\x00" + name // in the order of the namespaces
 		if found[key] == nil {
 			found[key] = &Handler{
 				Namespace: p.Namespace, Name: name, ServiceAccount: p.ServiceAccount, Wanted: -1,

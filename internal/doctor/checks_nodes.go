@@ -92,13 +92,15 @@ const (
 	notEC2 gap = "another provider id: name a node of EC2 like its instance's private DNS name; for nodes that are not " +
 		"of EC2 AWS sends no notice, and no handler can drain them in time"
 	noReporter gap = "no pod of the DaemonSet: see that it is there, and that its pods are ready on these nodes"
-	noTag      gap = "no tag"
+	noMetadata gap = "no answer of the metadata: see whether a NetworkPolicy, a hop limit of 1, or the instance's " +
+		"metadata options keep the pod from it"
+	noTag gap = "no tag"
 )
 
 // remedies says what to do about the gaps. The command comes last; it is for the instances without the tag.
 func remedies(f *Facts, gaps []gap, untagged []string) string {
 	var all []string
-	for _, g := range []gap{noInstance, noProviderMatch, notEC2, noReporter, noTag} {
+	for _, g := range []gap{noInstance, noProviderMatch, notEC2, noReporter, noMetadata, noTag} {
 		if slices.Contains(gaps, g) {
 			all = append(all, string(g))
 		}
@@ -166,6 +168,8 @@ func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
 		return unnamed + ", so only a pod on it drains it, without the leader", by
 	case f.Options.NoQueue && !f.hasReporter(n):
 		return "no pod on it reads the metadata", noReporter
+	case f.Options.NoQueue && n.Deaf:
+		return "the pod on it gets no answer of the metadata", noMetadata
 	case f.Options.NoQueue:
 		return "", covers
 	case n.InstanceID == "" && !known:

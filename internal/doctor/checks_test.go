@@ -136,12 +136,14 @@ func TestWithoutAQueueEachNodeNeedsAPodThatReadsItsMetadata(t *testing.T) {
 		on   Pod // node b
 		want string
 		is   Status
+		deaf bool
 	}{
-		"each node":         {reporter("b", f.Options.Lease, true), "2 of 2 nodes are covered; 1 on Fargate do not count", OK},
-		"a pod that fails":  {reporter("b", f.Options.Lease, false), "1 of 2 nodes are covered; 1 on Fargate do not count, not: b (no pod on it reads the metadata)", Warning},
-		"another handler's": {reporter("b", "other", true), "1 of 2 nodes are covered; 1 on Fargate do not count, not: b (no pod on it reads the metadata)", Warning},
+		"each node":         {reporter("b", f.Options.Lease, true), "2 of 2 nodes are covered; 1 on Fargate do not count", OK, false},
+		"a pod that fails":  {reporter("b", f.Options.Lease, false), "1 of 2 nodes are covered; 1 on Fargate do not count, not: b (no pod on it reads the metadata)", Warning, false},
+		"another handler's": {reporter("b", "other", true), "1 of 2 nodes are covered; 1 on Fargate do not count, not: b (no pod on it reads the metadata)", Warning, false},
+		"a silent metadata": {reporter("b", f.Options.Lease, true), "1 of 2 nodes are covered; 1 on Fargate do not count, not: b (the pod on it gets no answer of the metadata)", Warning, true},
 	} {
-		f.Pods.Value = append(slices.Clone(pods), reporter("a", f.Options.Lease, true), tt.on)
+		f.Pods.Value, f.Nodes.Value[1].Deaf = append(slices.Clone(pods), reporter("a", f.Options.Lease, true), tt.on), tt.deaf
 		var ids []string
 		for _, finding := range Examine(f) {
 			ids = append(ids, finding.ID)

@@ -231,6 +231,7 @@ type Node struct {
 	Region     string // empty: the node does not say
 	Fargate    bool
 	Karpenter  bool // it is one of Karpenter's
+	Deaf       bool // the pod on it reports that the instance metadata does not answer
 	Full       bool // it takes no new pod: it is cordoned, by whomever, or not ready
 	Labels     map[string]string
 }

@@ -187,8 +187,10 @@ func (c *Cluster) nodes(ctx context.Context) (nodes []Node, _ error) {
 
 // NodeOf returns what checks need of a Node.
 func NodeOf(n *corev1.Node) Node {
+	report, _ := cluster.ReadReport(n) // one that cannot be read tells nothing
 	return Node{
-		Name: n.Name, ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n), Region: RegionOf(n),
+		Name: n.Name, Deaf: !report.Deaf.IsZero(),
+		ProviderID: n.Spec.ProviderID, InstanceID: cluster.InstanceID(n), Region: RegionOf(n),
 		Fargate: n.Labels["eks.amazonaws.com/compute-type"] == "fargate", Karpenter: isKarpenters(n),
 		Full: n.Spec.Unschedulable || !cluster.Ready(n), Labels: n.Labels,
 	}

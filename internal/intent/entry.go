@@ -139,18 +139,6 @@ func (i Intent) HasHeardOf(found Entry, now time.Time) bool {
 	}) || slices.ContainsFunc(i.Past, func(p Past) bool { return p.was(found) })
 }
 
-// ToldAs is the change of a message's entry that begins at that time; empty: there is none, or more than one.
-func (i Intent) ToldAs(at time.Time) string {
-	is := func(e Entry) bool {
-		return e.Kind == notice.ScheduledChange && !e.Polled() && !e.Deadline.IsZero() && sameMinute(e.Deadline, at)
-	}
-	k := slices.IndexFunc(i.Entries, is)
-	if k < 0 || slices.ContainsFunc(i.Entries[k+1:], is) {
-		return ""
-	}
-	return i.Entries[k].Change
-}
-
 // was reports whether what is past is what a poll has found.
 func (p Past) was(found Entry) bool {
 	switch {

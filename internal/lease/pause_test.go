@@ -144,12 +144,12 @@ func TestAPauseLastsWhileTheAPIServerIsSilent(t *testing.T) {
 		refuse error
 		want   State
 	}{
-		{errors.New("no answer"), Vacant},
+		{errors.New("no answer"), Unknown},
 		{nil, Stopped},
 		{errors.New("no answer"), Stopped},
 		{apierrors.NewForbidden(leases, "lease", nil), Stopped},
 		{apierrors.NewNotFound(leases, "lease"), Absent},
-		{errors.New("no answer"), Vacant},
+		{errors.New("no answer"), Unknown},
 	} {
 		refuse = step.refuse
 		if got := w.Leadership(t.Context()); got != step.want {

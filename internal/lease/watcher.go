@@ -20,12 +20,14 @@ type State int
 const (
 	// Absent says that there is no Lease, that the permission to read it is missing, or that its leader is in dry-run.
 	Absent State = iota
-	// Vacant says that nobody holds the Lease, or that the API server does not answer.
+	// Vacant says that nobody holds the Lease.
 	Vacant
 	// Held says that a replica holds the Lease.
 	Held
 	// Stopped says that the handler is paused by the Lease, whoever holds it.
 	Stopped
+	// Unknown says that the API server has given no answer about it.
+	Unknown
 )
 
 // DryRunLabel is the label of a Lease whose leader changes nothing, and so takes over nothing: "true" or "false".
@@ -91,7 +93,10 @@ func (w *Watcher) look(ctx context.Context) (_ State, expired bool) {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || err == nil && l.Labels[DryRunLabel] == "true" {
 		return Absent, false
 	}
-	if err != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" ||
+	if err != nil {
+		return Unknown, false
+	}
+	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" ||
 		l.Spec.RenewTime == nil || l.Spec.LeaseDurationSeconds == nil {
 		return Vacant, false
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -96,16 +97,19 @@ func (d endStage) sleepUntil(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// awaitOthers waits for the other Nodes of the instance, as awaitOtherNodes does, and for load balancers. It looks at
-// the Nodes again after each such wait: one may have come meanwhile.
+// awaitOthers waits for the other Nodes of the instance, as awaitOtherNodes does, and for load balancers. It waits for
+// both again where a Node has come meanwhile.
 func (d endStage) awaitOthers(ctx context.Context) (next *Drain, err error) {
 	for {
+		before := d.r.Cluster.Others(d.ref)
 		next, err := d.awaitOtherNodes(ctx)
 		d.say(overview.Completing)
 		if next != nil || err != nil {
 			return next, err
 		}
-		if waited, err := d.awaitLateExclusion(ctx); !waited || err != nil {
+		waited, err := d.awaitLateExclusion(ctx)
+		isNew := func(ref cluster.Ref) bool { return !slices.Contains(before, ref) }
+		if err != nil || !waited && !slices.ContainsFunc(d.r.Cluster.Others(d.ref), isNew) {
 			return nil, err
 		}
 	}

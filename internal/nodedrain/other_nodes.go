@@ -126,37 +126,49 @@ func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drai
 	return next, true, err
 }
 
-// toldWithin is how long hooks wait for another Node of the instance to get its notices.
+// toldWithin is how long hooks wait at least for another Node of the instance to get its notices.
 const toldWithin = 30 * time.Second
 
 // tellOthers gives the notices to other Nodes of the instance, each once, that have registered just now and got none
-// yet: their pods leave before the hooks are completed. done is closed when one of them has got them; nil: none waits.
-func (d endStage) tellOthers(ctx context.Context, told map[types.UID]chan struct{}) (done <-chan struct{}) {
+// yet: their pods leave before the hooks are completed. then is closed when one of them has got them; nil: none waits.
+func (d endStage) tellOthers(ctx context.Context, told map[types.UID]chan struct{}) (then <-chan struct{}) {
+	if d.r.DryRun || len(d.carried().Hooks) == 0 {
+		return nil
+	}
 	for _, node := range d.r.Cluster.ByInstance(d.ref.Instance) {
 		ref := cluster.RefOf(node)
-		_, carries := d.r.intentOn(ref)
-		if d.r.DryRun || ref.UID == d.ref.UID || carries || d.r.Get(ref) != nil {
-			continue
-		}
+		i, carries := d.r.intentOn(ref)
 		tells, begun := told[ref.UID]
-		if !begun {
+		switch {
+		case ref.UID == d.ref.UID, d.r.Get(ref) != nil, begun && isClosed(tells):
+		case begun:
+			then = tells
+		case carries && d.r.Cluster.Serves(i) && len(i.Entries) > 0:
+			if !i.Finished() { // its drain has failed, and begins again: nobody tells when
+				then = make(chan struct{})
+			}
+		default:
 			tells = make(chan struct{})
-			told[ref.UID] = tells
+			told[ref.UID], then = tells, tells
 			d.beside.Go(func() {
 				defer close(tells)
-				telling, stop := context.WithTimeout(ctx, toldWithin)
-				defer stop()
-				_ = logging.Recover(d.log, func() error { d.r.informNode(telling, ref); return nil })
-				if telling.Err() != nil { // its drain may have been recorded, and not begun
-					d.r.Cluster.NoteNewNode(ref)
-				}
+				_ = logging.Recover(d.log, func() error { d.tell(ctx, ref); return nil }) // which logs it
 			})
 		}
-		if !isClosed(tells) {
-			done = tells
-		}
 	}
-	return done
+	return then
+}
+
+// tell gives the notices to another Node of the instance. Without an answer of EC2 it tries for as long as pods need
+// what is left of the hooks, but for toldWithin at least.
+func (d endStage) tell(ctx context.Context, ref cluster.Ref) {
+	until := time.Now().Add(toldWithin)
+	if end := d.r.hooksEnd(d.carried(), 0); !end.IsZero() {
+		until = slices.MaxFunc([]time.Time{until, end.Add(-d.r.NodeGracePeriod)}, time.Time.Compare)
+	}
+	telling, stop := context.WithDeadline(ctx, until)
+	defer stop()
+	d.r.informNode(telling, ref)
 }
 
 // awaitAny waits until one of the channels is closed, or returns the cause of ctx. A nil

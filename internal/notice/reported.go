@@ -17,6 +17,8 @@ type Report struct {
 	// Answered are the ids of those that the leader has decided about and that no intent tells of, as where a rule
 	// ignores them.
 	Answered []string
+	// Deaf is since when the metadata gives the pod no answer, so that it misses what comes; zero: it does.
+	Deaf time.Time
 }
 
 const (
@@ -30,6 +32,7 @@ type reportText struct {
 	To       string           `json:"to"`
 	Notices  []reportedNotice `json:"notices"`
 	Answered []string         `json:"answered,omitempty"`
+	Deaf     time.Time        `json:"deaf,omitzero"`
 }
 
 type reportedNotice struct {
@@ -44,7 +47,7 @@ type reportedNotice struct {
 
 // Encode is the text of a report. Of more notices than a report may have, it has the last ones.
 func (r Report) Encode() (string, error) {
-	text := reportText{To: r.To, Answered: r.Answered}
+	text := reportText{To: r.To, Answered: r.Answered, Deaf: r.Deaf}
 	for _, n := range r.Notices[max(0, len(r.Notices)-MostReported):] {
 		text.Notices = append(text.Notices, reportedNotice{
 			n.Kind, n.ID, n.Time, n.Deadline, n.Change, n.Ended, n.Detail,
@@ -67,7 +70,10 @@ func DecodeReport(text, instance string, now time.Time) (Report, error) {
 	if len(raw.Notices) > MostReported || len(raw.Answered) > MostReported {
 		return Report{}, fmt.Errorf("it has more than %d notices", MostReported)
 	}
-	r := Report{To: raw.To, Answered: raw.Answered}
+	if !isWritable(raw.Deaf.UTC()) {
+		return Report{}, fmt.Errorf("deaf since a time that no calendar has")
+	}
+	r := Report{To: raw.To, Answered: raw.Answered, Deaf: raw.Deaf.UTC()}
 	for _, d := range raw.Notices {
 		n := Notice{
 			Kind: d.Kind, ID: identifier(d.ID), Time: d.Time.UTC(), Deadline: d.Deadline.UTC(), Change: identifier(d.Change),
@@ -86,8 +92,7 @@ func DecodeReport(text, instance string, now time.Time) (Report, error) {
 		if !strings.HasPrefix(n.ID, metadataID) {
 			return Report{}, fmt.Errorf("%q is no id of a notice of the metadata", n.ID)
 		}
-		const lastYear = 9998 // what comes later cannot be written in JSON where clocks are ahead
-		if n.Deadline.Year() > lastYear || n.Time.Year() < 1 {
+		if !isWritable(n.Deadline) || !isWritable(n.Time) {
 			return Report{}, fmt.Errorf("%s has a time that no calendar has", n.ID)
 		}
 		if n.Time.After(now) {
@@ -102,12 +107,18 @@ func DecodeReport(text, instance string, now time.Time) (Report, error) {
 	return r, nil
 }
 
+// isWritable reports whether a time can be written in JSON, also where clocks are ahead.
+func isWritable(t time.Time) bool { return t.Year() >= 1 && t.Year() < 9999 }
+
 // Telling is the report with other notices, to a leader. The answers stay: what the next process of the pod reads in
-// the metadata has the same ids.
-func (r Report) Telling(to string, notices []Notice) Report {
-	r.To, r.Notices = to, notices
+// the metadata has the same ids. deaf: see Report.
+func (r Report) Telling(to string, notices []Notice, deaf time.Time) Report {
+	r.To, r.Notices, r.Deaf = to, notices, deaf
 	return r
 }
+
+// IsEmpty reports whether it tells the leader nothing.
+func (r Report) IsEmpty() bool { return len(r.Notices)+len(r.Answered) == 0 && r.Deaf.IsZero() }
 
 // Answering is the report with the leader's answer to a notice.
 func (r Report) Answering(id string) Report {

@@ -20,7 +20,7 @@ func TestAReportIsReadAsItWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := Report{}.Telling("ns/lease", []Notice{spot, changes[0]}).Answering(spot.ID).Answering(spot.ID).Answering("another")
+	r := Report{}.Telling("ns/lease", []Notice{spot, changes[0]}, time.Time{}).Answering(spot.ID).Answering(spot.ID).Answering("another")
 	text, err := r.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestAReportIsReadAsItWasWritten(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if left := got.Telling("ns/lease", changes); len(left.Answered) != 1 {
+	if left := got.Telling("ns/lease", changes, time.Time{}); len(left.Answered) != 1 {
 		t.Errorf("the answer is gone with its notice: %+v", left)
 	}
 }

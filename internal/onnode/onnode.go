@@ -38,6 +38,8 @@ const (
 	// vacantFor is how long nobody may lead until what can wait is drained without a leader: it is longer than a
 	// takeover takes; see package lease. The leader may also have been installed together with this pod.
 	vacantFor = 30 * time.Second
+	// deafAfter is how long the metadata may give no answer until the leader is told.
+	deafAfter = 90 * time.Second
 	// namedWithin is when the Node says which instance it is: a cloud controller manager writes it as the Node joins.
 	namedWithin = 2 * time.Minute
 )
@@ -61,6 +63,8 @@ type Server struct {
 	Lease   string // that of the leader, as namespace/name
 	Policy  decision.Policy
 	Log     logr.Logger
+	// LastAnswer is when the metadata has answered last; zero: never. It may be called at any time.
+	LastAnswer func() time.Time
 	// Term reads the metadata, and has its notices handled by what with returns, until ctx ends. drains: its controller
 	// drains meanwhile, what the node carries first. It returns the cause of ctx, or why it has ended before.
 	Term func(ctx context.Context, drains bool, with func(Controller) imds.Handler) error
@@ -68,13 +72,14 @@ type Server struct {
 	known atomic.Bool // there is a Lease, or there was one
 }
 
-// leadership asks whether somebody leads. A Lease that was there, and is gone or can no longer be read, is vacant.
+// leadership asks whether somebody leads. A Lease that was there, and is gone or must no longer be read, is vacant.
 func (s *Server) leadership(ctx context.Context) lease.State {
 	state := s.Leader.Leadership(ctx)
-	if state != lease.Absent {
-		s.known.Store(true)
-	} else if s.known.Load() {
+	switch {
+	case state == lease.Absent && s.known.Load():
 		return lease.Vacant
+	case state != lease.Absent && state != lease.Unknown:
+		s.known.Store(true)
 	}
 	return state
 }
@@ -87,16 +92,8 @@ const takeBackTime = 5 * time.Second
 
 // Run serves the node until ctx ends, or a term does.
 func (s *Server) Run(ctx context.Context) error {
-	if node := s.Cluster.ByName(s.Node); node != nil && node.Annotations[cluster.ReportAnnotation] != "" {
-		// What an earlier process has reported may be about an earlier life of the instance. What holds is told again.
-		nothing := func(before notice.Report) notice.Report { return before.Telling(s.Lease, nil) }
-		writing, stop := context.WithTimeout(ctx, takeBackTime)
-		err := s.Cluster.Report(writing, cluster.RefOf(node), nothing)
-		stop()
-		if err != nil {
-			logging.Warn(s.Log, "the report of an earlier process cannot be taken back", "error", err, "node", s.Node)
-		}
-	}
+	// What an earlier process has reported may be about an earlier life of the instance. What holds is told again.
+	s.takeBack(ctx, func(before notice.Report) notice.Report { return before.Telling(s.Lease, nil, time.Time{}) })
 	for reason := ""; ; {
 		var err error
 		if reason == "" {
@@ -107,6 +104,19 @@ func (s *Server) Run(ctx context.Context) error {
 		if !errors.Is(err, errTurn) {
 			return err
 		}
+	}
+}
+
+// takeBack takes back some of what the Node reports. It gives up after a while: the notices matter more.
+func (s *Server) takeBack(ctx context.Context, change func(notice.Report) notice.Report) {
+	node := s.Cluster.ByName(s.Node)
+	if node == nil || node.Annotations[cluster.ReportAnnotation] == "" {
+		return
+	}
+	ctx, stop := context.WithTimeout(ctx, takeBackTime)
+	defer stop()
+	if err := s.Cluster.Report(ctx, cluster.RefOf(node), change); err != nil {
+		logging.Warn(s.Log, "what the pod has reported before cannot be taken back", "error", err, "node", s.Node)
 	}
 }
 
@@ -131,6 +141,10 @@ func (s *Server) report(ctx context.Context) (reason string, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r := &reporter{Server: s, since: time.Now(), news: make(chan struct{}, 1)}
+	if node := s.Cluster.ByName(s.Node); node != nil {
+		before, _ := cluster.ReadReport(node) // what cannot be read is written again with the next notice
+		r.deaf = before.Deaf
+	}
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	err = s.Term(ctx, false, func(c Controller) imds.Handler {
@@ -154,6 +168,11 @@ func (s *Server) drain(ctx context.Context, reason string) error {
 	defer stop(nil)
 	var watching sync.WaitGroup
 	defer watching.Wait()
+	if node := s.Cluster.ByName(s.Node); node != nil {
+		if before, _ := cluster.ReadReport(node); !before.Deaf.IsZero() { // from now on nobody keeps that up to date
+			s.takeBack(ctx, func(r notice.Report) notice.Report { return r.Telling(r.To, r.Notices, time.Time{}) })
+		}
+	}
 	why := cause{reason, s.nodeUID(), s.isJoined()}
 	err := s.Term(ctx, true, func(c Controller) imds.Handler {
 		watching.Go(func() { s.awaitLeader(ctx, c, why, stop) })
@@ -194,7 +213,8 @@ func (s *Server) nodeUID() types.UID {
 // awaitLeader ends the term when somebody leads again or, where somebody leads already, nothing is left to do. Without
 // a leader this process goes on to look after what it has drained: the machine may come back, or somebody uncordon it.
 func (s *Server) awaitLeader(ctx context.Context, c Controller, why cause, stop context.CancelCauseFunc) {
-	const rests = 2 // a drain whose first patch is in flight does not count
+	const rests = 2   // a drain whose first patch is in flight does not count
+	const seldom = 60 // of so many times it is asked once where no Lease has come: there may be thousands of pods
 	again := time.NewTicker(askAgain)
 	defer again.Stop()
 	for idle := 0; ; idle++ {
@@ -210,7 +230,7 @@ func (s *Server) awaitLeader(ctx context.Context, c Controller, why cause, stop 
 		case idle >= rests && why.leads() && why.reason != unnamed:
 			stop(errTurn)
 			return
-		case idle >= rests && why.reason == absent: // asked before the next notice
+		case idle >= rests && why.reason == absent && idle%seldom != 0: // it is asked before the next notice, too
 		case s.handsOver(ctx, why):
 			stop(errTurn)
 			return
@@ -270,6 +290,7 @@ type reporter struct {
 	mu    sync.Mutex
 	told  []told
 	on    types.UID // the Node to which all of it was written
+	deaf  time.Time // since when the metadata does not answer, as was written; zero: it does
 
 	asked  time.Time   // when the leader was asked for last
 	state  lease.State // the answer
@@ -323,6 +344,7 @@ func (r *reporter) Changes(instance string) []string {
 
 // write writes all that was told to a Node.
 func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
+	deaf := r.deafSince(time.Now())
 	err := r.Cluster.Report(ctx, cluster.RefOf(node), func(before notice.Report) notice.Report {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -330,14 +352,29 @@ func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
 		for _, t := range r.told {
 			all = append(all, t.Notice)
 		}
-		return before.Telling(r.Lease, all)
+		if len(all) == 0 { // it is what an earlier term has told, and the metadata tells again
+			all = before.Notices
+		}
+		return before.Telling(r.Lease, all, deaf)
 	})
 	if err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.on = node.UID
+		r.on, r.deaf = node.UID, deaf
 	}
 	return err
+}
+
+// deafSince is since when the metadata does not answer; zero: it does, or has not been asked for long.
+func (r *reporter) deafSince(now time.Time) time.Time {
+	last := r.LastAnswer()
+	if last.Before(r.since) {
+		last = r.since
+	}
+	if now.Sub(last) < deafAfter {
+		return time.Time{}
+	}
+	return last.UTC()
 }
 
 // writeSoon is write, and gives up after a while: who calls it has to look for the leader.
@@ -354,8 +391,20 @@ func (r *reporter) lacks(node *corev1.Node) bool {
 	return r.on != "" && r.on != node.UID
 }
 
+// tellDeaf writes whether the metadata answers, unless that is written.
+func (r *reporter) tellDeaf(ctx context.Context) {
+	r.mu.Lock()
+	told := r.deaf.Equal(r.deafSince(time.Now()))
+	r.mu.Unlock()
+	if node := r.Cluster.ByName(r.Node); node != nil && !told {
+		_ = r.writeSoon(ctx, node) // if it fails, it is tried again
+	}
+}
+
 // await returns why the node has to be drained by this process, or nothing when ctx ends.
 func (r *reporter) await(ctx context.Context) (reason string) {
+	hears := time.NewTicker(deafAfter / 3)
+	defer hears.Stop()
 	for {
 		var again <-chan time.Time // nil: there is nothing to do
 		changed := r.Cluster.Changed()
@@ -379,6 +428,8 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 		case <-r.news:
 		case <-changed:
 		case <-again:
+		case <-hears.C:
+			r.tellDeaf(ctx)
 		}
 	}
 }
@@ -386,7 +437,8 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 // look returns why the node has to be drained by this process now, or nothing. Where no Lease comes at all, it does not
 // matter whether there is something to do: nobody is there to report to.
 func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
-	if time.Since(r.asked) >= askAgain {
+	again := r.state == lease.Unknown && time.Since(r.vacant) < askAgain
+	if again || time.Since(r.asked) >= askAgain {
 		before := r.state
 		r.state, r.asked = r.leadership(ctx), time.Now()
 		switch {
@@ -397,7 +449,7 @@ func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
 			r.vacant, r.paused = time.Time{}, r.asked
 		case r.state == lease.Held:
 			r.vacant = time.Time{}
-		case r.vacant.IsZero():
+		case r.vacant.IsZero(), r.state == lease.Absent && before != lease.Absent:
 			r.vacant = r.asked
 		}
 	}
@@ -501,20 +553,21 @@ func (t task) withoutLease(vacant time.Duration) string {
 
 // reason is why this process has to do it now, or nothing. vacantSince is when the state began that nobody leads.
 func (t task) reason(leader lease.State, vacantSince, now time.Time) string {
+	vacates := now.Sub(vacantSince)
 	switch {
 	case leader == lease.Stopped:
 		return ""
 	case leader == lease.Absent:
-		return t.withoutLease(now.Sub(vacantSince))
+		return t.withoutLease(vacates)
 	case t.begun:
 		return begun
 	case t.unnamed && !t.taken && now.Sub(t.since) >= namedWithin:
 		return unnamed
-	case t.waits && (t.heldBack || leader == lease.Held || now.Sub(vacantSince) < vacantFor):
+	case t.waits && (t.heldBack || leader == lease.Held || vacates < vacantFor):
 		return ""
-	case leader == lease.Vacant && t.taken && now.Sub(vacantSince) < askAgain: // one answer that failed tells nothing
+	case leader != lease.Held && vacates < askAgain && (t.taken || leader == lease.Unknown): // it may be for a moment
 		return ""
-	case leader == lease.Vacant:
+	case leader != lease.Held:
 		return vacant
 	case !t.taken && now.Sub(t.since) >= takenWithin:
 		return missed

@@ -23,6 +23,8 @@ func TestWhyThePodDrainsItsNode(t *testing.T) {
 		"no Lease, and it is urgent":           {task{since: now}, lease.Absent, now, absent},
 		"no Lease, and this pod has drained":   {task{since: now, waits: true, own: true}, lease.Absent, now, absent},
 		"nobody leads, and it is urgent":       {task{since: now}, lease.Vacant, now, vacant},
+		"no answer, and it is urgent":          {task{since: now}, lease.Unknown, ago(askAgain - time.Second), ""},
+		"no answer for long":                   {task{since: now}, lease.Unknown, ago(askAgain), vacant},
 		"nobody leads for a moment":            {task{since: old, waits: true}, lease.Vacant, ago(vacantFor - time.Second), ""},
 		"nobody leads":                         {task{since: old, waits: true}, lease.Vacant, ago(vacantFor), vacant},
 		"nobody leads, and it is held back":    {task{since: old, waits: true, heldBack: true}, lease.Vacant, ago(time.Hour), ""},

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
@@ -95,10 +94,20 @@ func (f *Follower) Changed() <-chan struct{} {
 	return f.now.Load().ended
 }
 
-// Run reads the file at once, and after every interval until ctx ends.
+// Run reads the file after every interval, until ctx ends.
 func (f *Follower) Run(ctx context.Context, interval time.Duration) {
-	if f != nil {
-		wait.UntilWithContext(ctx, func(context.Context) { f.look() }, interval)
+	if f == nil {
+		return
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			f.look()
+		}
 	}
 }
 

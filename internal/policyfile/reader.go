@@ -214,17 +214,23 @@ func anyText(p *string, allowed string) value {
 func oneOf[T any](p *T, values ...T) value {
 	all := words(values)
 	return text(p, schema{"enum": all}, strings.Join(all, ", "), func(word string) (T, error) {
-		at := slices.Index(all, word)
-		return onlyIf(at >= 0, values[max(0, at)], "is none of them")
+		if at := slices.Index(all, word); at >= 0 {
+			return values[at], nil
+		}
+		var none T
+		return none, errors.New("is none of them")
 	})
 }
 
-// words are the values as a file has them. None has a space.
-func words[T any](values []T) []string {
-	return strings.Fields(strings.Trim(fmt.Sprint(values), "[]"))
+// words are the values as a file has them.
+func words[T any](values []T) (all []string) {
+	for _, v := range values {
+		all = append(all, fmt.Sprint(v))
+	}
+	return all
 }
 
-// scalar takes what parse takes, if YAML gives it the tag.
+// scalar takes what parse takes, which gets the tag of YAML, too.
 func scalar[T any](p *T, looks schema, allowed string, parse func(tag, text string) (T, bool)) value {
 	return value{schema: looks, read: func(r *reader, n *yaml.Node, path string) {
 		t, ok := parse(n.ShortTag(), n.Value)

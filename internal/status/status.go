@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -66,8 +67,8 @@ type Handler interface {
 	// HasHeardOf reports whether a Node of the notice's instance carries the notice, or has
 	// carried it before.
 	HasHeardOf(n notice.Notice) bool
-	// ToldAs is the change that a message has told of a Node of the instance, and that begins at that time; empty: none.
-	ToldAs(instance string, at time.Time) (change string)
+	// Scheduled are the scheduled changes that the Nodes of the instance carry.
+	Scheduled(instance string) []intent.Entry
 	// Polled calls visit for each entry that a Node carries and that a poll may have found, and says
 	// whether the Node is ready, and whether a pod on it reports the change as the metadata does.
 	Polled(visit func(instance string, e intent.Entry, ready, reported bool))
@@ -102,7 +103,6 @@ type Poll struct {
 	told     map[string]bool      // of those
 	impairs  int                  // for impairedFor
 	tooMany  bool                 // at the last poll
-	events   map[key]listing      // those that were listed by the last poll
 
 	leftAlone atomic.Pointer[string] // why so many impaired instances are not drained; nil: they are, or there are none
 
@@ -111,9 +111,6 @@ type Poll struct {
 
 // A key names a notice for an instance, or what a Node carries of it.
 type key struct{ instance, id string }
-
-// A listing is when a listed event begins, and when it did before it was moved; zero: it was not.
-type listing struct{ at, before time.Time }
 
 // Run polls until ctx ends. When it returns, all that it has begun has returned too.
 func (p *Poll) Run(ctx context.Context) {
@@ -160,29 +157,33 @@ func (p *Poll) poll(ctx context.Context) error {
 		return err
 	}
 	listed, over := map[key]bool{}, map[key]string{} // over has the codes
-	var ends []instance.ScheduledEvent
+	of := map[string][]instance.ScheduledEvent{}     // by instance
+	for _, e := range events {
+		of[e.Instance] = append(of[e.Instance], e)
+	}
 	var found []notice.Notice
-	before := p.events
-	p.events = map[key]listing{}
 	for _, e := range events {
 		switch at := (key{e.Instance, e.ID}); {
 		case !p.Handler.HasNode(e.Instance):
 		case e.Over:
 			over[at] = e.Code
-			ends = append(ends, e)
+			if change := endedAsTold(e, of[e.Instance], p.Handler.Scheduled(e.Instance)); change != "" {
+				found = append(found, end(notice.ScheduledChange, e.Instance, change, e.Code, now))
+			}
 		default:
 			listed[at] = true
-			p.events[at] = before[at].moved(e.NotBefore)
 			n := announced(e, now)
-			if was := p.events[at].before; !was.IsZero() { // AWS Health names it otherwise, and does not tell of this
-				n.Change = cmp.Or(p.Handler.ToldAs(e.Instance, was), n.Change)
+			change, also := movedFrom(e, of[e.Instance], p.Handler.Scheduled(e.Instance))
+			if also {
+				found = append(found, n)
 			}
-			found = append(found, n)
+			if n.Change = cmp.Or(change, n.Change); !also || change != "" {
+				found = append(found, n)
+			}
 		}
 	}
 	found = append(found, p.impairedNow(impairments, now)...)
 	found = append(found, p.ended(listed, over, now)...)
-	found = append(found, p.endedAsTold(ends, now)...)
 	p.forget(found)
 	for _, n := range found {
 		if n.Ended || !p.Handler.HasHeardOf(n) {
@@ -190,15 +191,6 @@ func (p *Poll) poll(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// moved is the event as it is listed now.
-func (e listing) moved(at time.Time) listing {
-	if !e.at.IsZero() && !e.at.Equal(at) {
-		e.before = e.at
-	}
-	e.at = at
-	return e
 }
 
 // announced is the notice of a scheduled event. Its id changes when the event is moved.
@@ -284,41 +276,76 @@ func (p *Poll) ended(listed map[key]bool, over map[key]string, now time.Time) (f
 				return
 			}
 		}
-		n := notice.Notice{
-			Kind: e.Kind, ID: cmp.Or(e.Change, "impaired") + "-over", Change: e.Change, Time: now, Ended: true,
-			Instances: []string{id}, Detail: cmp.Or(code, e.Change),
-		}
-		found = append(found, n)
+		found = append(found, end(e.Kind, id, e.Change, cmp.Or(code, e.Change), now))
 	})
 	p.absent, p.seen = absent, seen
 	return found
 }
 
-// endedAsTold returns the notices that end what AWS Health has told of, and EC2 lists as over: the message that closes
-// it may have been lost. The two give an event ids of their own, so the time decides which is meant, unless another
-// event of the instance begins then, too.
-func (p *Poll) endedAsTold(over []instance.ScheduledEvent, now time.Time) (found []notice.Notice) {
-	for _, e := range over {
-		change := p.Handler.ToldAs(e.Instance, e.NotBefore)
-		if change == "" || p.begins(e.Instance, e.NotBefore) {
-			continue
-		}
-		found = append(found, notice.Notice{
-			Kind: notice.ScheduledChange, ID: e.ID + "-over", Change: change, Time: now, Ended: true,
-			Instances: []string{e.Instance}, Detail: e.Code,
-		})
+// end is the notice that a change, or an impairment, is over.
+func end(kind notice.Kind, id, change, detail string, now time.Time) notice.Notice {
+	return notice.Notice{
+		Kind: kind, ID: cmp.Or(change, "impaired") + "-over", Change: change, Time: now, Ended: true,
+		Instances: []string{id}, Detail: detail,
 	}
-	return found
 }
 
-// begins reports whether an event of the instance is listed that begins at that time, to the minute.
-func (p *Poll) begins(id string, at time.Time) bool {
-	for listed, l := range p.events {
-		if listed.instance == id && l.at.Sub(at).Abs() < time.Minute {
-			return true
+// AWS Health tells of the same events by ids of its own, of no move, and the message that one is over may be lost. So
+// the times decide which event of EC2's is which change that a Node carries: of and carried are all of the instance.
+
+// movedFrom is the change of which a message has told, and which EC2 lists as this event, for another time; empty: it
+// is none. also: a Node carries it by the id of EC2, too. If it does not, the change is the only one that EC2 does not
+// list, and the event the only one that no Node carries.
+func movedFrom(
+	e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry,
+) (change string, also bool) {
+	isUnlisted := func(c intent.Entry) bool {
+		return !slices.ContainsFunc(of, func(e instance.ScheduledEvent) bool { return isAt(c, e.NotBefore) })
+	}
+	isNew := func(e instance.ScheduledEvent) bool {
+		return !e.Over && !slices.ContainsFunc(carried, func(c intent.Entry) bool {
+			return c.Change == e.ID || isAt(c, e.NotBefore)
+		})
+	}
+	k := slices.IndexFunc(carried, func(c intent.Entry) bool { return c.Change == e.ID })
+	switch {
+	case e.NotBefore.IsZero():
+		return "", false
+	case k >= 0 && !isAt(carried[k], e.NotBefore):
+		was := carried[k].Deadline
+		return toldOf(carried, func(c intent.Entry) bool { return isAt(c, was) && isUnlisted(c) }), true
+	case !isNew(e), slices.ContainsFunc(of, func(o instance.ScheduledEvent) bool { return o.ID != e.ID && isNew(o) }):
+		return "", false
+	}
+	return toldOf(carried, isUnlisted), false
+}
+
+// endedAsTold is the change of which a message has told, and which EC2 lists as this event, which is over; empty: it is
+// none, or another event begins then, too.
+func endedAsTold(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) (change string) {
+	return toldOf(carried, func(c intent.Entry) bool {
+		begins := func(other instance.ScheduledEvent) bool { return !other.Over && isAt(c, other.NotBefore) }
+		return isAt(c, e.NotBefore) && !slices.ContainsFunc(of, begins)
+	})
+}
+
+// toldOf is the one change of a message that is so; empty: none, or more than one.
+func toldOf(carried []intent.Entry, is func(intent.Entry) bool) (change string) {
+	for _, c := range carried {
+		switch {
+		case c.Polled(), c.Deadline.IsZero(), !is(c), c.Change == change:
+		case change != "":
+			return ""
+		default:
+			change = c.Change
 		}
 	}
-	return false
+	return change
+}
+
+// isAt reports whether a change that a Node carries begins at that time, to the minute.
+func isAt(c intent.Entry, at time.Time) bool {
+	return !c.Deadline.IsZero() && c.Deadline.Sub(at).Abs() < time.Minute
 }
 
 // forget drops what was handled and is not found any more.

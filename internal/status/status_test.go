@@ -86,7 +86,7 @@ func (c cluster) Count() int { return len(c.nodes) }
 
 func (c cluster) HasHeardOf(n notice.Notice) bool { return slices.Contains(c.heard, n.ID) }
 
-func (c cluster) ToldAs(string, time.Time) string { return "" } // see package controller
+func (c cluster) Scheduled(string) []intent.Entry { return nil } // see package controller
 
 func (c cluster) Polled(visit func(instance string, e intent.Entry, ready, reported bool)) {
 	for id, e := range c.carried {

@@ -51,6 +51,9 @@ func (m *Metrics) Completed(deadline time.Time, err error) {
 		}
 		return
 	}
+	if errors.Is(err, asg.ErrRefused) { // it will
+		m.ranOut.Inc()
+	}
 	m.actions.WithLabelValues("post-drain", status(err)).Inc()
 	if err == nil && !deadline.IsZero() {
 		m.hookSlack.Observe(time.Until(deadline).Seconds())

@@ -215,7 +215,7 @@ func New() *Metrics {
 		"Time between the completion of the hook and 5 s before its timeout, as far as that is known.",
 		[]float64{-60, -10, 0, 10, 30, 60, 120, 300, 900, 3600}).WithLabelValues()
 	m.ranOut = c.counter(namespace+"lifecycle_hooks_ran_out_total",
-		"Lifecycle hooks that had timed out when they were to be completed.")
+		"Lifecycle hooks that had timed out when they were to be completed, or that Auto Scaling refuses to complete.")
 	c.countOf(namespace+"lifecycle_hooks_open", "Lifecycle hooks that wait for this controller now.",
 		func() int { return m.load().Hooks })
 	c.gaugeOf(namespace+"lifecycle_hook_left_seconds",

@@ -374,16 +374,17 @@ func TestHooksAreCountedWithTheTimeThatWasLeft(t *testing.T) {
 		m.Completed(time.Now().Add(-time.Minute), asg.ErrGone)
 		m.Completed(time.Now().Add(time.Minute), asg.ErrGone) // somebody else has completed it
 		m.Completed(time.Time{}, asg.ErrGone)
+		m.Completed(time.Now().Add(time.Minute), fmt.Errorf("%w: no such group", asg.ErrRefused))
 		m.Heartbeat(asg.ErrGone)
 		m.Heartbeat(&asg.PermissionError{Action: "autoscaling:RecordLifecycleActionHeartbeat", Err: errors.New("no")})
 		m.Heartbeat(&asg.PermissionError{Action: "autoscaling:RecordLifecycleActionHeartbeat", Err: &smithy.GenericAPIError{Code: "InvalidAction"}})
 		m.Described(nil)
 	})
 	want := map[string]string{
-		"lifecycle_calls_total{complete,ok}": "3", "lifecycle_calls_total{complete,error}": "1", "lifecycle_calls_total{heartbeat,denied}": "1", "lifecycle_calls_total{heartbeat,error}": "1",
-		"lifecycle_calls_total{complete,gone}": "3", "lifecycle_hooks_ran_out_total": "1", "lifecycle_calls_total{heartbeat,gone}": "1",
+		"lifecycle_calls_total{complete,ok}": "3", "lifecycle_calls_total{complete,error}": "2", "lifecycle_calls_total{heartbeat,denied}": "1", "lifecycle_calls_total{heartbeat,error}": "1",
+		"lifecycle_calls_total{complete,gone}": "3", "lifecycle_hooks_ran_out_total": "2", "lifecycle_calls_total{heartbeat,gone}": "1",
 		"lifecycle_calls_total{describe,ok}": "1", "permission_denied_total{autoscaling:RecordLifecycleActionHeartbeat}": "1",
-		"lifecycle_hook_slack_seconds": "2/30", "actions_total{post-drain,success}": "3", "actions_total{post-drain,error}": "1",
+		"lifecycle_hook_slack_seconds": "2/30", "actions_total{post-drain,success}": "3", "actions_total{post-drain,error}": "2",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

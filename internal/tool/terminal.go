@@ -3,6 +3,7 @@ package tool
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,7 +26,10 @@ func (t Terminal) ask(ctx context.Context, question string) (bool, error) {
 	}
 	answers := make(chan string, 1)
 	go func() { // a read cannot be cancelled: this goroutine may outlive the call
-		line, _ := t.In.ReadString('\n') // what cannot be read is no yes
+		line, err := t.In.ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) { // what cannot be read is no yes
+			line = ""
+		}
 		answers <- strings.ToLower(strings.TrimSpace(line))
 	}()
 	select {
