@@ -177,6 +177,54 @@ func TestANodeThatFlapsWhileEC2IsAwayAddsNoGoroutines(t *testing.T) {
 	})
 }
 
+// A kubelet was silent for a moment, and EC2 does not say whether the machine was started since.
+func TestWhoUncordonsANodeWhileEC2IsAwayIsHeeded(t *testing.T) {
+	t.Parallel()
+	uncordonAfterAFlap := func(s *story) {
+		s.must(s.aws.SetFault(awssim.Fault{ID: "ec2", Service: "ec2", Status: 503, Code: "Unavailable"}))
+		s.change(theNode, notReady)
+		s.after(time.Second)
+		s.change(theNode, boots("first"))
+		s.after(time.Second)
+		s.change(theNode, uncordon)
+		s.after(10 * time.Second)
+	}
+	t.Run("a drain that can wait is called off", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.drain.takes = time.Hour
+			s.change(theNode, boots("first"))
+			s.lead()
+			s.send(s.body("rebalance-recommendation", theID))
+			s.after(5 * time.Minute)
+			if !s.isCordoned(theNode) || s.left() != 0 {
+				t.Fatalf("cordoned %t, %d messages left", s.isCordoned(theNode), s.left())
+			}
+			uncordonAfterAFlap(s)
+			s.wantUntouched()
+		})
+	})
+	t.Run("a machine that goes is cordoned again, once", func(t *testing.T) {
+		tell(t, func(s *story) {
+			s.drain.takes = time.Hour
+			s.change(theNode, boots("first"))
+			s.lead()
+			s.terminate(2 * time.Hour)
+			s.after(time.Minute)
+			uncordonAfterAFlap(s)
+			if i := s.intent(); !s.isCordoned(theNode) || i.Uncordoned != 1 {
+				t.Fatalf("cordoned %t, intent %+v", s.isCordoned(theNode), i)
+			}
+			s.change(theNode, uncordon)
+			s.after(time.Minute)
+			s.aws.RemoveFault("ec2")
+			s.after(time.Minute)
+			if i := s.intent(); s.isCordoned(theNode) || i.Uncordoned != 2 || i.Finished() {
+				t.Errorf("cordoned %t, intent %+v", s.isCordoned(theNode), i)
+			}
+		})
+	})
+}
+
 // Clusters whose VPCs have the same addresses have nodes of the same names.
 func TestANodeIsNotDrainedForAnInstanceOfAnotherClusterWithItsName(t *testing.T) {
 	t.Parallel()

@@ -143,10 +143,7 @@ func (d endStage) tellOthers(ctx context.Context, told map[types.UID]chan struct
 		case ref.UID == d.ref.UID, d.r.Get(ref) != nil, begun && isClosed(tells):
 		case begun:
 			then = tells
-		case carries && d.r.Cluster.Serves(i) && len(i.Entries) > 0:
-			if !i.Finished() { // its drain has failed, and begins again: nobody tells when
-				then = make(chan struct{})
-			}
+		case carries && d.r.Cluster.Serves(i) && len(i.Entries) > 0 && i.Finished():
 		default:
 			tells = make(chan struct{})
 			told[ref.UID], then = tells, tells
@@ -168,6 +165,9 @@ func (d endStage) tell(ctx context.Context, ref cluster.Ref) {
 	}
 	telling, stop := context.WithDeadline(ctx, until)
 	defer stop()
+	if i, carries := d.r.intentOn(ref); carries && d.r.Cluster.Serves(i) && len(i.Entries) > 0 { // its drain has failed
+		_ = d.r.goOn(telling, d.r.Log, ref) // it ends with telling alone
+	}
 	d.r.informNode(telling, ref)
 }
 

@@ -389,6 +389,7 @@ func (c *Config) endedHooks(ctx context.Context, ref cluster.Ref, i intent.Inten
 // before that may be void.
 func (d *Drain) watchNode(ctx context.Context) (stop func()) {
 	wasReady := true
+	asking := cluster.PerNode{Log: d.log} // of one node
 	l := looker{looks: cluster.PerNode{Log: d.log}, look: func() error {
 		node, there := d.r.Cluster.Look(d.ref)
 		if !there {
@@ -399,7 +400,7 @@ func (d *Drain) watchNode(ctx context.Context) (stop func()) {
 		bootID := cluster.BootID(node)
 		restarted := carried.BootID != "" && bootID != "" && bootID != carried.BootID
 		if isReady && (!wasReady || restarted) {
-			if err := d.forgetEarlierLife(ctx); err != nil {
+			if err := d.forgetSoon(ctx, &asking); err != nil {
 				return err
 			}
 		}
@@ -417,7 +418,23 @@ func (d *Drain) watchNode(ctx context.Context) (stop func()) {
 	return func() {
 		remove()
 		l.looks.Wait()
+		asking.Wait()
 	}
+}
+
+// forgetSoon is forgetEarlierLife. Without a quick answer of EC2 it returns, and asking goes on: who uncordons the node
+// meanwhile is heeded. The error is the cause of ctx, which has ended if the drain ends by that.
+func (d *Drain) forgetSoon(ctx context.Context, asking *cluster.PerNode) error {
+	quickly, answered := context.WithTimeout(ctx, lookup.DoubtTimeout)
+	defer answered()
+	asking.Do("", func() { // where it goes on already it asks once more, and tells nobody here when
+		defer answered()
+		if ctx.Err() == nil {
+			_ = d.forgetEarlierLife(ctx) // with an error the drain ends, and ctx
+		}
+	})
+	<-quickly.Done()
+	return context.Cause(ctx)
 }
 
 // A looker looks after each change, on a goroutine of its own that ends then: one that waits for the next change would

@@ -403,7 +403,7 @@ func (r *reporter) tellDeaf(ctx context.Context) {
 
 // await returns why the node has to be drained by this process, or nothing when ctx ends.
 func (r *reporter) await(ctx context.Context) (reason string) {
-	hears := time.NewTicker(deafAfter / 3)
+	hears := time.NewTicker(deafAfter / 9) // before the liveness probe ends this process
 	defer hears.Stop()
 	for {
 		var again <-chan time.Time // nil: there is nothing to do

@@ -173,13 +173,8 @@ func (p *Poll) poll(ctx context.Context) error {
 		default:
 			listed[at] = true
 			n := announced(e, now)
-			change, also := movedFrom(e, of[e.Instance], p.Handler.Scheduled(e.Instance))
-			if also {
-				found = append(found, n)
-			}
-			if n.Change = cmp.Or(change, n.Change); !also || change != "" {
-				found = append(found, n)
-			}
+			n.Change = cmp.Or(movedFrom(e, of[e.Instance], p.Handler.Scheduled(e.Instance)), n.Change)
+			found = append(found, n)
 		}
 	}
 	found = append(found, p.impairedNow(impairments, now)...)
@@ -294,13 +289,13 @@ func end(kind notice.Kind, id, change, detail string, now time.Time) notice.Noti
 // the times decide which event of EC2's is which change that a Node carries: of and carried are all of the instance.
 
 // movedFrom is the change of which a message has told, and which EC2 lists as this event, for another time; empty: it
-// is none. also: a Node carries it by the id of EC2, too. If it does not, the change is the only one that EC2 does not
-// list, and the event the only one that no Node carries.
-func movedFrom(
-	e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry,
-) (change string, also bool) {
+// is none, or Nodes know. Where they carry the event by EC2's id too, which moves after it, its time of before tells
+// which one that is. Otherwise the change is the only one of its effect that EC2 does not list, and the event the only
+// one that no Node carries. EC2 lists no change of a Dedicated Host.
+func movedFrom(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) (change string) {
 	isUnlisted := func(c intent.Entry) bool {
-		return !slices.ContainsFunc(of, func(e instance.ScheduledEvent) bool { return isAt(c, e.NotBefore) })
+		return notice.EffectOf(c.Code) == notice.EffectOf(e.Code) && !strings.Contains(c.Code, "DEDICATED_HOST") &&
+			!slices.ContainsFunc(of, func(e instance.ScheduledEvent) bool { return isAt(c, e.NotBefore) })
 	}
 	isNew := func(e instance.ScheduledEvent) bool {
 		return !e.Over && !slices.ContainsFunc(carried, func(c intent.Entry) bool {
@@ -310,14 +305,14 @@ func movedFrom(
 	k := slices.IndexFunc(carried, func(c intent.Entry) bool { return c.Change == e.ID })
 	switch {
 	case e.NotBefore.IsZero():
-		return "", false
+		return ""
 	case k >= 0 && !isAt(carried[k], e.NotBefore):
 		was := carried[k].Deadline
-		return toldOf(carried, func(c intent.Entry) bool { return isAt(c, was) && isUnlisted(c) }), true
+		return toldOf(carried, func(c intent.Entry) bool { return isAt(c, was) && isUnlisted(c) })
 	case !isNew(e), slices.ContainsFunc(of, func(o instance.ScheduledEvent) bool { return o.ID != e.ID && isNew(o) }):
-		return "", false
+		return ""
 	}
-	return toldOf(carried, isUnlisted), false
+	return toldOf(carried, isUnlisted)
 }
 
 // endedAsTold is the change of which a message has told, and which EC2 lists as this event, which is over; empty: it is

@@ -359,3 +359,44 @@ func TestAnImpairmentOfLongAgoIsToldOfAtTheFirstPoll(t *testing.T) {
 		}
 	})
 }
+
+// AWS Health and EC2 have ids of their own for an event.
+func TestWhichChangeAnEventIs(t *testing.T) {
+	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	told := func(arn, code string, in time.Duration) intent.Entry {
+		return intent.Entry{Kind: notice.ScheduledChange, Change: arn, Code: code, Deadline: at.Add(in)}
+	}
+	const health, reboot = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", "system-reboot"
+	const id, other = "instance-event-0000000000000000a", "instance-event-0000000000000000b"
+	event := func(id string, in time.Duration, over bool) instance.ScheduledEvent {
+		return instance.ScheduledEvent{Instance: "i-0123456789abcdef0", ID: id, Code: reboot, NotBefore: at.Add(in), Over: over}
+	}
+	for name, tt := range map[string]struct {
+		carried []intent.Entry
+		listed  []instance.ScheduledEvent // the first is asked about
+		moved   string
+		ended   string
+	}{
+		"moved":                            {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "arn", ""},
+		"as it was told":                   {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, 30*time.Second, false)}, "", "arn"},
+		"by its own code":                  {[]intent.Entry{told("arn", health, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "arn", ""},
+		"a change of its host":             {[]intent.Entry{told("arn", "AWS_EC2_DEDICATED_HOST_POWER_MAINTENANCE_SCHEDULED", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
+		"another kind of change":           {[]intent.Entry{told("arn", "instance-retirement", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
+		"EC2 lists the change, too":        {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false), event(other, 0, false)}, "", ""},
+		"two events are new":               {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false), event(other, 2*time.Hour, false)}, "", ""},
+		"two changes are not listed":       {[]intent.Entry{told("arn", reboot, 0), told("arn2", reboot, 3*time.Hour)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
+		"on two Nodes":                     {[]intent.Entry{told("arn", reboot, 0), told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "arn", ""},
+		"carried by both ids":              {[]intent.Entry{told("arn", reboot, 0), told(id, reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "arn", ""},
+		"carried by both ids, one is over": {[]intent.Entry{told("arn", reboot, time.Hour), told(id, reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", "arn"},
+		"over, and another begins then":    {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, 0, true), event(other, 0, false)}, "", ""},
+	} {
+		e := tt.listed[0]
+		if got := movedFrom(e, tt.listed, tt.carried); got != tt.moved {
+			t.Errorf("%s: moved is %q, want %q", name, got, tt.moved)
+		}
+		over := append([]instance.ScheduledEvent{{Instance: e.Instance, ID: e.ID, NotBefore: e.NotBefore, Over: true}}, tt.listed[1:]...)
+		if got := endedAsTold(over[0], over, tt.carried); got != tt.ended {
+			t.Errorf("%s: ended is %q, want %q", name, got, tt.ended)
+		}
+	}
+}
