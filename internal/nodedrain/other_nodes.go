@@ -138,12 +138,14 @@ func (d endStage) tellOthers(ctx context.Context, told map[types.UID]chan struct
 	for _, node := range d.r.Cluster.ByInstance(d.ref.Instance) {
 		ref := cluster.RefOf(node)
 		i, carries := d.r.intentOn(ref)
+		has := carries && d.r.Cluster.Serves(i) && len(i.Entries) > 0
 		tells, begun := told[ref.UID]
 		switch {
-		case ref.UID == d.ref.UID, d.r.Get(ref) != nil, begun && isClosed(tells):
+		case ref.UID == d.ref.UID, d.r.Get(ref) != nil, has && i.Finished(), begun && isClosed(tells) && !has:
+		case begun && isClosed(tells): // its drain has failed again, and nobody tells when it begins
+			then = make(chan struct{})
 		case begun:
 			then = tells
-		case carries && d.r.Cluster.Serves(i) && len(i.Entries) > 0 && i.Finished():
 		default:
 			tells = make(chan struct{})
 			told[ref.UID], then = tells, tells

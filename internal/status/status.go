@@ -290,11 +290,11 @@ func end(kind notice.Kind, id, change, detail string, now time.Time) notice.Noti
 
 // movedFrom is the change of which a message has told, and which EC2 lists as this event, for another time; empty: it
 // is none, or Nodes know. Where they carry the event by EC2's id too, which moves after it, its time of before tells
-// which one that is. Otherwise the change is the only one of its effect that EC2 does not list, and the event the only
-// one that no Node carries. EC2 lists no change of a Dedicated Host.
+// which one that is. Otherwise the change is the only one that EC2 does not list, and the event the only one that no
+// Node carries. EC2 lists no change of a Dedicated Host.
 func movedFrom(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) (change string) {
 	isUnlisted := func(c intent.Entry) bool {
-		return notice.EffectOf(c.Code) == notice.EffectOf(e.Code) && !strings.Contains(c.Code, "DEDICATED_HOST") &&
+		return mayBeSame(c.Code, e.Code) && !strings.Contains(c.Code, "DEDICATED_HOST") &&
 			!slices.ContainsFunc(of, func(e instance.ScheduledEvent) bool { return isAt(c, e.NotBefore) })
 	}
 	isNew := func(e instance.ScheduledEvent) bool {
@@ -313,6 +313,13 @@ func movedFrom(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried 
 		return ""
 	}
 	return toldOf(carried, isUnlisted)
+}
+
+// mayBeSame reports whether the codes of a change, AWS Health's and EC2's, fit: system-maintenance is of the network or
+// the power, and new codes are not known.
+func mayBeSame(told, listed string) bool {
+	a, b := notice.EffectOf(told), notice.EffectOf(listed)
+	return a == b || a == notice.Unclear || b == notice.Unclear && a != notice.EndsMachine
 }
 
 // endedAsTold is the change of which a message has told, and which EC2 lists as this event, which is over; empty: it is

@@ -371,6 +371,8 @@ func TestWhichChangeAnEventIs(t *testing.T) {
 	event := func(id string, in time.Duration, over bool) instance.ScheduledEvent {
 		return instance.ScheduledEvent{Instance: "i-0123456789abcdef0", ID: id, Code: reboot, NotBefore: at.Add(in), Over: over}
 	}
+	maintenance := event(id, time.Hour, false)
+	maintenance.Code = "system-maintenance"
 	for name, tt := range map[string]struct {
 		carried []intent.Entry
 		listed  []instance.ScheduledEvent // the first is asked about
@@ -381,6 +383,9 @@ func TestWhichChangeAnEventIs(t *testing.T) {
 		"as it was told":                   {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, 30*time.Second, false)}, "", "arn"},
 		"by its own code":                  {[]intent.Entry{told("arn", health, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "arn", ""},
 		"a change of its host":             {[]intent.Entry{told("arn", "AWS_EC2_DEDICATED_HOST_POWER_MAINTENANCE_SCHEDULED", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
+		"of the power or the network":      {[]intent.Entry{told("arn", "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED", 0)}, []instance.ScheduledEvent{maintenance}, "arn", ""},
+		"by a code that is not known":      {[]intent.Entry{told("arn", "AWS_EC2_NEW_SCHEDULED", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "arn", ""},
+		"a retirement is no maintenance":   {[]intent.Entry{told("arn", "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", 0)}, []instance.ScheduledEvent{maintenance}, "", ""},
 		"another kind of change":           {[]intent.Entry{told("arn", "instance-retirement", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
 		"EC2 lists the change, too":        {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false), event(other, 0, false)}, "", ""},
 		"two events are new":               {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false), event(other, 2*time.Hour, false)}, "", ""},
