@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
@@ -256,6 +257,23 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	if code != 4 || !strings.Contains(out, "1 drain: 1 drained.") || !strings.Contains(out, "list the Events of nodes") {
 		t.Errorf("status %d, and the report is\n%s%s", code, out, errOut)
 	}
+
+	// The next replica waits at its start: its pod says for what.
+	s.must(s.aws.SetFault(awssim.Fault{ID: "away", Service: "sqs", Status: 503}))
+	next := s.launch("--pod-name=next")
+	s.pod("next", home.name, func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app.kubernetes.io/name": release.Name}
+		p.Annotations = map[string]string{sandbox.NotReady: ""}
+		ready := &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt(next.probes)}
+		p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: ready}}
+	})
+	p, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, "next", metav1.GetOptions{})
+	s.must(err)
+	egress.Route(s.ctx, fmt.Sprintf("%s:%d", p.Status.PodIP, next.probes), fmt.Sprintf("127.0.0.1:%d", next.probes))
+	s.eventually("status says why nobody leads", func() bool {
+		o, _ := anna.status()
+		return strings.Contains(o.Missing, ". Pod next is not ready: ") && strings.Contains(o.Missing, "queue: sqs GetQueueAttributes")
+	})
 }
 
 // TestAPauseStopsTheLeaderAndTheNext plays pause and resume as a person does, with the rights that docs/stop.md names.

@@ -20,6 +20,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/instance"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
@@ -187,6 +188,9 @@ func TestAHookThatIsRefusedForGoodIsNotHeldOpenAgainForOneThatComesLater(t *test
 		}
 		if want := []string{"hook", "other"}; !slices.Equal(held, want) {
 			t.Errorf("held open: %q, want %q", held, want)
+		}
+		if h := nd.history; len(h.hooks) != 1 || h.hooks[0].Name != "other" || len(h.uncompleted) != 1 || h.uncompleted[0].Name != "hook" {
+			t.Errorf("completed %v, and not %v", h.hooks, h.uncompleted)
 		}
 	})
 }
@@ -459,6 +463,50 @@ func TestALeaderResumesWhatANodeCarriesByThen(t *testing.T) {
 				}
 				if begins != test.begins || (r.Get(theRef) != nil) != test.begins {
 					t.Errorf("its drain begins: %t, want %t; it is %v", begins, test.begins, r.Get(theRef))
+				}
+			})
+		})
+	}
+}
+
+// What is reverted goes by what a node carries, which others may write.
+func TestAnUndoThatPanicsLocksNoNode(t *testing.T) {
+	now := time.Now()
+	for name, carried := range map[string]intent.Intent{
+		"its drain goes on":   intent.Intent{}.With(intent.Entry{Kind: notice.ScheduledChange, IDs: []string{"e"}, Time: now}, nil, now),
+		"its drain has ended": {Version: intent.Version, FinishedAt: now},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNode(t, asItIs, func(t *testing.T, r *Registry) {
+				if _, err := r.Cluster.Record(t.Context(), theRef, func(intent.Intent) intent.Intent { return carried }); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				go func() { // whoever runs the drains
+					for {
+						select {
+						case <-r.toRun:
+						case <-ctx.Done():
+							return
+						}
+					}
+				}()
+				if !carried.Finished() {
+					if err := r.resumeDrain(t.Context(), r.getOrCreate(theRef), carried); err != nil {
+						t.Fatal(err)
+					}
+				}
+				err := logging.Recover(r.Log, func() error {
+					return r.Revert(t.Context(), r.Log, theRef, decision.WhyChangeEnded, func(intent.Intent) intent.Intent { panic("mistake") })
+				})
+				if err == nil {
+					t.Fatal("it does not panic")
+				}
+				spot := &News{Void: func() bool { return false }, Entry: &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: time.Now(), Deadline: time.Now().Add(2 * time.Minute)}}
+				if _, err := r.Record(ctx, r.Log, theRef, spot); err != nil {
+					t.Errorf("a warning that comes then is not recorded: %v", err)
 				}
 			})
 		})

@@ -165,7 +165,13 @@ func (d endStage) completeAndFinish(ctx context.Context, ended map[intent.Hook]b
 	case leftToLeader:
 		return d.awaitLeader(ctx)
 	}
-	d.history.hooks = slices.DeleteFunc(slices.Clone(hooks), func(h intent.Hook) bool { return !ended[h.Action()] })
+	for _, h := range hooks {
+		if ended[h.Action()] {
+			d.history.hooks = append(d.history.hooks, h)
+		} else if !d.r.OnNode { // which leaves them to a leader
+			d.history.uncompleted = append(d.history.uncompleted, h)
+		}
+	}
 	return nil
 }
 

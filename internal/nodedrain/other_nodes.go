@@ -18,6 +18,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // awaitOtherNodes waits until the hooks of the instance can be completed: an instance may have more Nodes
@@ -48,16 +49,17 @@ func (d endStage) awaitOtherNodes(ctx context.Context) (next *Drain, err error) 
 				return next, err
 			}
 		}
-		then := d.tellOthers(informing, told) // closed when more is to be done about another Node
-		others := d.othersWithPods()          // after what makes requests
+		then, untold := d.tellOthers(informing, told) // closed when more is to be done about another Node
+		others := d.othersWithPods()                  // after what makes requests
 		waits := then != nil || len(others) > 0
 		switch {
 		case waits && d.r.haveHooksEnded(carried), !waits && (hasNode || informed):
 			return nil, nil
 		case len(others) > 0:
 			then = others[0].podsGone.done
-			d.say(overview.Completing, waitsForNode(others))
+			d.say(overview.Completing, waitsForNode(others[0].ref.Name, len(others)))
 		case then != nil:
+			d.say(overview.Completing, waitsForNode(untold, 1))
 		default:
 			until := d.r.nextNodeUntil(carried, begun)
 			if over, err := d.noNodeExpected(ctx, until); over || err != nil {
@@ -84,7 +86,7 @@ func (d endStage) awaitOtherHooks(ctx context.Context, ours <-chan struct{}) (mo
 	if with == nil {
 		return false, nil
 	}
-	d.say(overview.Completing, waitsForNode([]*Drain{with}))
+	d.say(overview.Completing, waitsForNode(with.ref.Name, 1))
 	return true, awaitAny(ctx, with.done, theirs, ours, d.instanceGone.done)
 }
 
@@ -129,11 +131,14 @@ func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drai
 // toldWithin is how long hooks wait at least for another Node of the instance to get its notices.
 const toldWithin = 30 * time.Second
 
-// tellOthers gives the notices to other Nodes of the instance, each once, that have registered just now and got none
-// yet: their pods leave before the hooks are completed. then is closed when one of them has got them; nil: none waits.
-func (d endStage) tellOthers(ctx context.Context, told map[types.UID]chan struct{}) (then <-chan struct{}) {
+// tellOthers gives the notices to other Nodes of the instance that have registered just now and got none yet, or whose
+// drains have failed: their pods leave before the hooks are completed. then is closed when one of them, untold, has got
+// them; nil: none waits.
+func (d endStage) tellOthers(
+	ctx context.Context, told map[types.UID]chan struct{},
+) (then <-chan struct{}, untold string) {
 	if d.r.DryRun || len(d.carried().Hooks) == 0 {
-		return nil
+		return nil, ""
 	}
 	for _, node := range d.r.Cluster.ByInstance(d.ref.Instance) {
 		ref := cluster.RefOf(node)
@@ -142,20 +147,21 @@ func (d endStage) tellOthers(ctx context.Context, told map[types.UID]chan struct
 		tells, begun := told[ref.UID]
 		switch {
 		case ref.UID == d.ref.UID, d.r.Get(ref) != nil, has && i.Finished(), begun && isClosed(tells) && !has:
-		case begun && isClosed(tells): // its drain has failed again, and nobody tells when it begins
-			then = make(chan struct{})
-		case begun:
-			then = tells
+		case begun && !isClosed(tells):
+			then, untold = tells, ref.Name
 		default:
 			tells = make(chan struct{})
-			told[ref.UID], then = tells, tells
+			told[ref.UID], then, untold = tells, tells, ref.Name
 			d.beside.Go(func() {
 				defer close(tells)
+				if begun && retry.Sleep(ctx, failedPause) != nil { // its drain has failed again
+					return
+				}
 				_ = logging.Recover(d.log, func() error { d.tell(ctx, ref); return nil }) // which logs it
 			})
 		}
 	}
-	return then
+	return then, untold
 }
 
 // tell gives the notices to another Node of the instance. Without an answer of EC2 it tries for as long as pods need

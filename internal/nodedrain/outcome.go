@@ -147,6 +147,8 @@ type history struct {
 	heldBack string        // why it was held back last; empty: it was not
 	drain    *report.Drain // the end of its evacuation; nil: there was none
 	hooks    []intent.Hook // that were completed
+	// uncompleted are the hooks that had ended, or that Auto Scaling refused to complete.
+	uncompleted []intent.Hook
 }
 
 // pods are what became of the pods, as the node carries it; nil: there was no evacuation.
@@ -173,7 +175,7 @@ func (d *Drain) recordEpisode(err error) {
 	if d.history.drain != nil {
 		e = report.WithDrain(e, *d.history.drain)
 	}
-	e.Hooks = report.HooksOf(d.history.hooks)
+	e.Hooks, e.UncompletedHooks = report.HooksOf(d.history.hooks), report.HooksOf(d.history.uncompleted)
 	if e.Ended.IsZero() || calledOff { // else the node says when: a later leader knows the episode by that
 		e.Ended = time.Now().UTC()
 	}

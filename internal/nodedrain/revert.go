@@ -83,21 +83,28 @@ func (c *Config) putOff(before, left intent.Intent, now time.Time) intent.Intent
 func (r *Registry) revertLocked(
 	ctx context.Context, ref cluster.Ref, change cluster.Change,
 ) (undone cluster.Undoing, err error) {
+	var held *Drain
+	defer func() { // also if change panics
+		if held != nil {
+			held.unlock()
+		}
+	}()
 	for {
-		d, err := r.locked(ctx, ref)
-		if err != nil {
+		if held, err = r.locked(ctx, ref); err != nil {
 			return undone, err
 		}
-		if carried := d.carried(); d.started && len(carried.Entries) > 0 && ends(carried, change(carried)) {
-			if d, err = d.handOver(ctx); err != nil {
-				return undone, err
-			}
-			if d == nil {
-				continue
-			}
+		carried := held.carried()
+		if !held.started || len(carried.Entries) == 0 || !ends(carried, change(carried)) {
+			return held.undo(ctx, ref, change)
 		}
-		defer d.unlock()
-		return d.undo(ctx, ref, change)
+		d := held
+		held = nil
+		if held, err = d.handOver(ctx); err != nil {
+			return undone, err
+		}
+		if held != nil {
+			return held.undo(ctx, ref, change)
+		}
 	}
 }
 

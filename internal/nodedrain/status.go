@@ -171,15 +171,15 @@ func waitsForTargets(groups []string, until time.Time) overview.Wait {
 	}
 }
 
-// waitsForNode says that another Node of the machine has pods.
-func waitsForNode(others []*Drain) overview.Wait {
+// waitsForNode says that others of the machine's Nodes have pods. name is that of one of them.
+func waitsForNode(name string, others int) overview.Wait {
 	more := ""
-	if len(others) > 1 {
-		more = " and " + strconv.Itoa(len(others)-1) + " more"
+	if others > 1 {
+		more = " and " + strconv.Itoa(others-1) + " more"
 	}
 	return overview.Wait{
-		Cause: overview.OtherNode, Name: others[0].ref.Name,
-		Why: "the pods of Node " + others[0].ref.Name + more + ", of the same machine, have to leave first",
+		Cause: overview.OtherNode, Name: name,
+		Why: "the pods of Node " + name + more + ", of the same machine, have to leave first",
 	}
 }
 

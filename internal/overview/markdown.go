@@ -350,6 +350,14 @@ type step struct {
 	what string
 }
 
+// HookNames are the names of hooks, each with its group.
+func HookNames(hooks []Hook) (all []string) {
+	for _, h := range hooks {
+		all = append(all, h.Group+"/"+h.Name)
+	}
+	return all
+}
+
 // steps are what is known to have been done, in its order.
 func (e *Episode) steps() (steps []step) {
 	add := func(at time.Time, what string) {
@@ -377,11 +385,10 @@ func (e *Episode) steps() (steps []step) {
 	add(e.Deadline, "**the deadline**")
 	ended := "the drain ended"
 	if len(e.Hooks) > 0 {
-		var hooks []string
-		for _, h := range e.Hooks {
-			hooks = append(hooks, h.Group+"/"+h.Name)
-		}
-		ended += ", lifecycle hook completed: " + names(hooks)
+		ended += ", lifecycle hook completed: " + names(HookNames(e.Hooks))
+	}
+	if len(e.UncompletedHooks) > 0 {
+		ended += ", **lifecycle hook not completed**: " + names(HookNames(e.UncompletedHooks))
 	}
 	add(e.Ended, ended)
 	slices.SortStableFunc(steps, func(a, b step) int { return a.at.Compare(b.at) })

@@ -47,6 +47,7 @@ func episodes() []overview.Episode {
 	}
 	hooked.CordonedAt, hooked.FirstAsked = hooked.Began.Add(50*time.Second), hooked.Began.Add(51*time.Second)
 	hooked.Hooks = []overview.Hook{{Group: "workers", Name: "drain"}}
+	hooked.UncompletedHooks = []overview.Hook{{Group: "workers", Name: "backup"}}
 	hooked.Targets, hooked.AwaitedBalancers, hooked.Volumes, hooked.AwaitedVolumes = []string{"k8s-shop-api-1234"}, 42, 1, 30
 	carried := overview.Episode{
 		Node: "ip-10-0-1-6", Kind: "rebalance-recommendation", Outcome: "missed", Known: overview.AsCarried, Began: ago(30 * time.Hour), Ended: ago(29 * time.Hour),
@@ -256,6 +257,7 @@ func TestHostileNamesAreNoMarkdown(t *testing.T) {
 		Notices: []overview.Notice{{Kind: hostile, ID: hostile, Code: hostile, Rule: hostile, Deadline: now}},
 		Pods:    &overview.Counts{Forced: 1, ForcedPods: []string{hostile}, Remaining: []string{hostile}},
 		Targets: []string{hostile}, Hooks: []overview.Hook{{Group: hostile, Name: hostile}},
+		UncompletedHooks: []overview.Hook{{Group: hostile, Name: hostile}},
 	}
 	harmless := e
 	harmless.Node = "a"

@@ -121,7 +121,9 @@ func encode(e overview.Episode) []byte {
 		},
 		func() { e.Refused = e.Refused[:min(1, len(e.Refused))] },
 		func() { e.Targets, e.Notices = nil, e.Notices[:min(4, len(e.Notices))] },
-		func() { e.Hooks = e.Hooks[:min(2, len(e.Hooks))] },
+		func() {
+			e.Hooks, e.UncompletedHooks = e.Hooks[:min(2, len(e.Hooks))], e.UncompletedHooks[:min(2, len(e.UncompletedHooks))]
+		},
 		func() {
 			if e.Pods != nil {
 				e.Pods.Remaining = nil
@@ -157,15 +159,13 @@ func values(e overview.Episode) []any {
 			"unconfirmed", p.Unconfirmed, "forcedPods", p.ForcedPods, "cut", p.Cut, "cutShort", p.CutShort,
 			"remaining", p.Remaining, "stayed", p.StayedPods, "partial", p.Partial)
 	}
-	var kept, hooks []string
+	var kept []string
 	for _, r := range e.Refused {
 		kept = append(kept, r.Why)
 	}
-	for _, h := range e.Hooks {
-		hooks = append(hooks, h.Group+"/"+h.Name)
-	}
 	all = append(all, "keptBy", kept, "awaitedLoadBalancersSeconds", e.AwaitedBalancers, "targets", e.Targets,
-		"awaitedVolumesSeconds", e.AwaitedVolumes, "volumes", e.Volumes, "hooks", hooks)
+		"awaitedVolumesSeconds", e.AwaitedVolumes, "volumes", e.Volumes, "hooks", overview.HookNames(e.Hooks),
+		"uncompletedHooks", overview.HookNames(e.UncompletedHooks))
 	var known []any
 	for pair := range slices.Chunk(all, 2) {
 		if value := shown(pair[1]); value != nil {

@@ -40,7 +40,7 @@ func full() overview.Episode {
 		},
 		Refused: []overview.Refusal{{Cause: overview.Budget, Name: "shop/db", Why: "PodDisruptionBudget shop/db needs 2", Pods: 1}},
 		Targets: []string{"web"}, AwaitedBalancers: 12, Volumes: 1, AwaitedVolumes: 3,
-		Hooks: []overview.Hook{{Group: "workers", Name: "drain"}},
+		Hooks: []overview.Hook{{Group: "workers", Name: "drain"}}, UncompletedHooks: []overview.Hook{{Group: "workers", Name: "gone"}},
 	}
 }
 
@@ -54,7 +54,8 @@ func TestTheKeysOfTheLogLineAreStable(t *testing.T) {
 		`began=2026-11-20T11:59:00Z cordonedAt=2026-11-20T12:00:00Z firstAsked=2026-11-20T12:00:01Z lastAsked=2026-11-20T12:00:02Z ` +
 		`podsGone=2026-11-20T12:00:37Z deadline=2026-11-20T12:02:00Z slackSeconds=82.5 evicted=3 forced=1 ended=2 missed=1 lost=1 ` +
 		`unconfirmed=1 forcedPods=[shop/db-0] remaining="[shop/a shop/b shop/c]" stayed=[shop/never] keptBy="[PodDisruptionBudget shop/db needs 2]" ` +
-		`awaitedLoadBalancersSeconds=12 targets=[web] awaitedVolumesSeconds=3 volumes=1 hooks=[workers/drain]`
+		`awaitedLoadBalancersSeconds=12 targets=[web] awaitedVolumesSeconds=3 volumes=1 hooks=[workers/drain] ` +
+		`uncompletedHooks=[workers/gone]`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

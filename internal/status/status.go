@@ -167,14 +167,12 @@ func (p *Poll) poll(ctx context.Context) error {
 		case !p.Handler.HasNode(e.Instance):
 		case e.Over:
 			over[at] = e.Code
-			if change := endedAsTold(e, of[e.Instance], p.Handler.Scheduled(e.Instance)); change != "" {
-				found = append(found, end(notice.ScheduledChange, e.Instance, change, e.Code, now))
+			if told := endedAsTold(e, of[e.Instance], p.Handler.Scheduled(e.Instance)); told != nil {
+				found = append(found, end(notice.ScheduledChange, e.Instance, told.Change, e.Code, now))
 			}
 		default:
 			listed[at] = true
-			n := announced(e, now)
-			n.Change = cmp.Or(movedFrom(e, of[e.Instance], p.Handler.Scheduled(e.Instance)), n.Change)
-			found = append(found, n)
+			found = append(found, p.announced(e, of[e.Instance], now)...)
 		}
 	}
 	found = append(found, p.impairedNow(impairments, now)...)
@@ -188,16 +186,28 @@ func (p *Poll) poll(ctx context.Context) error {
 	return nil
 }
 
-// announced is the notice of a scheduled event. Its id changes when the event is moved.
-func announced(e instance.ScheduledEvent, now time.Time) notice.Notice {
+// announced are the notices of a scheduled event: one for each change that Nodes carry it as. Their id changes when the
+// event is moved. of are all events of its instance.
+func (p *Poll) announced(e instance.ScheduledEvent, of []instance.ScheduledEvent, now time.Time) []notice.Notice {
 	id := e.ID
 	if !e.NotBefore.IsZero() {
 		id += e.NotBefore.UTC().Format("-20060102T150405Z")
 	}
-	return notice.Notice{
+	n := notice.Notice{
 		Kind: notice.ScheduledChange, ID: id, Change: e.ID, Time: now, Deadline: e.NotBefore, Instances: []string{e.Instance},
 		Detail: e.Code,
 	}
+	carried := p.Handler.Scheduled(e.Instance)
+	told := movedFrom(e, of, carried)
+	if told == nil {
+		return []notice.Notice{n}
+	}
+	moved := n
+	moved.Change, moved.Detail = told.Change, cmp.Or(told.Code, n.Detail)
+	if slices.ContainsFunc(carried, func(c intent.Entry) bool { return c.Change == e.ID }) {
+		return []notice.Notice{moved, n}
+	}
+	return []notice.Notice{moved}
 }
 
 // impairedNow tells of the instances whose status checks fail for impairedFor, and returns the
@@ -286,63 +296,68 @@ func end(kind notice.Kind, id, change, detail string, now time.Time) notice.Noti
 }
 
 // AWS Health tells of the same events by ids of its own, of no move, and the message that one is over may be lost. So
-// the times decide which event of EC2's is which change that a Node carries: of and carried are all of the instance.
+// the times and the codes decide which event of EC2's is which change that a Node carries: of and carried are all of
+// the instance.
 
-// movedFrom is the change of which a message has told, and which EC2 lists as this event, for another time; empty: it
-// is none, or Nodes know. Where they carry the event by EC2's id too, which moves after it, its time of before tells
-// which one that is. Otherwise the change is the only one that EC2 does not list, and the event the only one that no
-// Node carries. EC2 lists no change of a Dedicated Host.
-func movedFrom(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) (change string) {
-	isUnlisted := func(c intent.Entry) bool {
-		return mayBeSame(c.Code, e.Code) && !strings.Contains(c.Code, "DEDICATED_HOST") &&
-			!slices.ContainsFunc(of, func(e instance.ScheduledEvent) bool { return isAt(c, e.NotBefore) })
-	}
+// movedFrom is the change of which a message has told, and which EC2 lists as this event, for another time; nil: it is
+// none, or Nodes know. Where they carry the event by EC2's id too, which moves after it, its time of before tells which
+// one that is. Otherwise the change is the only one that EC2 does not list, and the event the only one that no Node
+// carries.
+func movedFrom(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) *intent.Entry {
 	isNew := func(e instance.ScheduledEvent) bool {
 		return !e.Over && !slices.ContainsFunc(carried, func(c intent.Entry) bool {
 			return c.Change == e.ID || isAt(c, e.NotBefore)
 		})
 	}
 	k := slices.IndexFunc(carried, func(c intent.Entry) bool { return c.Change == e.ID })
-	switch {
-	case e.NotBefore.IsZero():
-		return ""
-	case k >= 0 && !isAt(carried[k], e.NotBefore):
-		was := carried[k].Deadline
-		return toldOf(carried, func(c intent.Entry) bool { return isAt(c, was) && isUnlisted(c) })
-	case !isNew(e), slices.ContainsFunc(of, func(o instance.ScheduledEvent) bool { return o.ID != e.ID && isNew(o) }):
-		return ""
+	moves := k >= 0 && !isAt(carried[k], e.NotBefore)
+	if e.NotBefore.IsZero() || !moves && !isNew(e) {
+		return nil
 	}
-	return toldOf(carried, isUnlisted)
-}
-
-// mayBeSame reports whether the codes of a change, AWS Health's and EC2's, fit: system-maintenance is of the network or
-// the power, and new codes are not known.
-func mayBeSame(told, listed string) bool {
-	a, b := notice.EffectOf(told), notice.EffectOf(listed)
-	return a == b || a == notice.Unclear || b == notice.Unclear && a != notice.EndsMachine
-}
-
-// endedAsTold is the change of which a message has told, and which EC2 lists as this event, which is over; empty: it is
-// none, or another event begins then, too.
-func endedAsTold(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) (change string) {
-	return toldOf(carried, func(c intent.Entry) bool {
-		begins := func(other instance.ScheduledEvent) bool { return !other.Over && isAt(c, other.NotBefore) }
-		return isAt(c, e.NotBefore) && !slices.ContainsFunc(of, begins)
+	return toldOf(e, carried, func(c intent.Entry) bool {
+		isListed := func(o instance.ScheduledEvent) bool { return mayBeSame(c, o) && isAt(c, o.NotBefore) }
+		isOther := func(o instance.ScheduledEvent) bool { return o.ID != e.ID && mayBeSame(c, o) && isNew(o) }
+		switch {
+		case c.Deadline.IsZero(), slices.ContainsFunc(of, isListed):
+			return false
+		case moves:
+			return isAt(c, carried[k].Deadline)
+		}
+		return !slices.ContainsFunc(of, isOther)
 	})
 }
 
-// toldOf is the one change of a message that is so; empty: none, or more than one.
-func toldOf(carried []intent.Entry, is func(intent.Entry) bool) (change string) {
-	for _, c := range carried {
-		switch {
-		case c.Polled(), c.Deadline.IsZero(), !is(c), c.Change == change:
-		case change != "":
-			return ""
+// endedAsTold is the change of which a message has told, and which EC2 lists as this event, which is over; nil: it is
+// none, or another event begins then, too. A change that was moved has the id of its event, see announced.
+func endedAsTold(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) *intent.Entry {
+	return toldOf(e, carried, func(c intent.Entry) bool {
+		isOther := func(o instance.ScheduledEvent) bool { return !o.Over && isAt(c, o.NotBefore) }
+		wasMoved := slices.ContainsFunc(c.IDs, func(id string) bool { return strings.HasPrefix(id, e.ID) })
+		return wasMoved || isAt(c, e.NotBefore) && !slices.ContainsFunc(of, isOther)
+	})
+}
+
+// toldOf is the one change of a message that may be the event, and is so; nil: none, or more than one.
+func toldOf(e instance.ScheduledEvent, carried []intent.Entry, is func(intent.Entry) bool) (one *intent.Entry) {
+	for k := range carried {
+		switch c := &carried[k]; {
+		case c.Polled(), !mayBeSame(*c, e), !is(*c), one != nil && c.Change == one.Change:
+		case one != nil:
+			return nil
 		default:
-			change = c.Change
+			one = c
 		}
 	}
-	return change
+	return one
+}
+
+// mayBeSame reports whether the codes of a change, AWS Health's and EC2's, fit: system-maintenance is of the network or
+// the power. EC2 lists no change of a Dedicated Host, nor of an UltraServer.
+func mayBeSame(told intent.Entry, listed instance.ScheduledEvent) bool {
+	ofNoInstance := strings.Contains(told.Code, "DEDICATED_HOST") || strings.Contains(told.Code, "ULTRASERVER")
+	effect := notice.EffectOf(told.Code)
+	return !ofNoInstance && (effect == notice.EffectOf(listed.Code) || listed.Code == "system-maintenance" &&
+		(effect == notice.CutsNetwork || strings.Contains(told.Code, "POWER_MAINTENANCE")))
 }
 
 // isAt reports whether a change that a Node carries begins at that time, to the minute.

@@ -36,8 +36,10 @@ type world struct {
 	nodes    []string                // instances
 	heard    []string                // ids of notices that Nodes have heard of
 	carried  map[string]intent.Entry // by instance
-	fails    int                     // how many of the next notices fail
-	hangs    bool                    // notices take as long as the term
+	// scheduled are the changes that the Nodes of each instance carry.
+	scheduled []intent.Entry
+	fails     int  // how many of the next notices fail
+	hangs     bool // notices take as long as the term
 
 	handled []notice.Notice
 	told    []string // instances of which it was told that they are impaired
@@ -86,7 +88,7 @@ func (c cluster) Count() int { return len(c.nodes) }
 
 func (c cluster) HasHeardOf(n notice.Notice) bool { return slices.Contains(c.heard, n.ID) }
 
-func (c cluster) Scheduled(string) []intent.Entry { return nil } // see package controller
+func (c cluster) Scheduled(string) []intent.Entry { return c.scheduled }
 
 func (c cluster) Polled(visit func(instance string, e intent.Entry, ready, reported bool)) {
 	for id, e := range c.carried {
@@ -361,6 +363,37 @@ func TestAnImpairmentOfLongAgoIsToldOfAtTheFirstPoll(t *testing.T) {
 }
 
 // AWS Health and EC2 have ids of their own for an event.
+// EC2's code of it says less than that of AWS Health, which the node carries.
+func TestAChangeThatIsMovedStaysWhatItIs(t *testing.T) {
+	const power, id = "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED", "instance-event-00000000000000001"
+	before := event("").NotBefore.Add(-time.Hour)
+	told := intent.Entry{Kind: notice.ScheduledChange, Change: "arn", Code: power, Deadline: before}
+	polled := intent.Entry{Kind: notice.ScheduledChange, Change: id, Code: "system-maintenance", Deadline: before}
+	for name, tt := range map[string]struct {
+		scheduled []intent.Entry
+		want      []string
+	}{
+		"told":               {[]intent.Entry{told}, []string{"arn " + power}},
+		"told and polled":    {[]intent.Entry{told, polled}, []string{"arn " + power, id + " system-maintenance"}},
+		"polled and unknown": {[]intent.Entry{polled}, []string{id + " system-maintenance"}},
+	} {
+		w := &world{nodes: []string{ours}, scheduled: tt.scheduled}
+		w.events = []instance.ScheduledEvent{event(ours, func(e *instance.ScheduledEvent) { e.Code = "system-maintenance" })}
+		play(t, w, func(after func(int)) { after(2) })
+		var got []string
+		for _, n := range w.handled {
+			got = append(got, n.Change+" "+n.Detail)
+			if !n.Deadline.Equal(event("").NotBefore) {
+				t.Errorf("%s: %s gets the time %s", name, n.Change, n.Deadline)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: handled %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
 func TestWhichChangeAnEventIs(t *testing.T) {
 	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	told := func(arn, code string, in time.Duration) intent.Entry {
@@ -371,8 +404,13 @@ func TestWhichChangeAnEventIs(t *testing.T) {
 	event := func(id string, in time.Duration, over bool) instance.ScheduledEvent {
 		return instance.ScheduledEvent{Instance: "i-0123456789abcdef0", ID: id, Code: reboot, NotBefore: at.Add(in), Over: over}
 	}
-	maintenance := event(id, time.Hour, false)
-	maintenance.Code = "system-maintenance"
+	of := func(code string, e instance.ScheduledEvent) instance.ScheduledEvent {
+		e.Code = code
+		return e
+	}
+	maintenance := of("system-maintenance", event(id, time.Hour, false))
+	begun := told("arn", "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED", 0)
+	begun.Deadline, begun.IDs = time.Time{}, []string{id + "-20261130T130000Z"}
 	for name, tt := range map[string]struct {
 		carried []intent.Entry
 		listed  []instance.ScheduledEvent // the first is asked about
@@ -383,8 +421,14 @@ func TestWhichChangeAnEventIs(t *testing.T) {
 		"as it was told":                   {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, 30*time.Second, false)}, "", "arn"},
 		"by its own code":                  {[]intent.Entry{told("arn", health, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "arn", ""},
 		"a change of its host":             {[]intent.Entry{told("arn", "AWS_EC2_DEDICATED_HOST_POWER_MAINTENANCE_SCHEDULED", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
-		"of the power or the network":      {[]intent.Entry{told("arn", "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED", 0)}, []instance.ScheduledEvent{maintenance}, "arn", ""},
-		"by a code that is not known":      {[]intent.Entry{told("arn", "AWS_EC2_NEW_SCHEDULED", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "arn", ""},
+		"of the power":                     {[]intent.Entry{told("arn", "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED", 0)}, []instance.ScheduledEvent{maintenance}, "arn", ""},
+		"by a code that is not known":      {[]intent.Entry{told("arn", "AWS_EC2_NEW_SCHEDULED", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
+		"of the network":                   {[]intent.Entry{told("arn", "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED", 0)}, []instance.ScheduledEvent{maintenance}, "arn", ""},
+		"a reboot is no maintenance":       {[]intent.Entry{told("arn", health, 0)}, []instance.ScheduledEvent{maintenance}, "", ""},
+		"a maintenance is no retirement":   {[]intent.Entry{told("arn", "system-maintenance", 0)}, []instance.ScheduledEvent{of("instance-retirement", event(id, time.Hour, false))}, "", ""},
+		"moved, and it has begun":          {[]intent.Entry{begun}, []instance.ScheduledEvent{maintenance}, "", "arn"},
+		"a change of its host at its time": {[]intent.Entry{told("arn", "AWS_EC2_DEDICATED_HOST_POWER_MAINTENANCE_SCHEDULED", time.Hour)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
+		"another kind is new as well":      {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false), of("instance-retirement", event(other, 2*time.Hour, false))}, "arn", ""},
 		"a retirement is no maintenance":   {[]intent.Entry{told("arn", "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", 0)}, []instance.ScheduledEvent{maintenance}, "", ""},
 		"another kind of change":           {[]intent.Entry{told("arn", "instance-retirement", 0)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
 		"EC2 lists the change, too":        {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false), event(other, 0, false)}, "", ""},
@@ -396,11 +440,17 @@ func TestWhichChangeAnEventIs(t *testing.T) {
 		"over, and another begins then":    {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, 0, true), event(other, 0, false)}, "", ""},
 	} {
 		e := tt.listed[0]
-		if got := movedFrom(e, tt.listed, tt.carried); got != tt.moved {
+		change := func(c *intent.Entry) string {
+			if c == nil {
+				return ""
+			}
+			return c.Change
+		}
+		if got := change(movedFrom(e, tt.listed, tt.carried)); got != tt.moved {
 			t.Errorf("%s: moved is %q, want %q", name, got, tt.moved)
 		}
-		over := append([]instance.ScheduledEvent{{Instance: e.Instance, ID: e.ID, NotBefore: e.NotBefore, Over: true}}, tt.listed[1:]...)
-		if got := endedAsTold(over[0], over, tt.carried); got != tt.ended {
+		over := append([]instance.ScheduledEvent{{Instance: e.Instance, ID: e.ID, Code: e.Code, NotBefore: e.NotBefore, Over: true}}, tt.listed[1:]...)
+		if got := change(endedAsTold(over[0], over, tt.carried)); got != tt.ended {
 			t.Errorf("%s: ended is %q, want %q", name, got, tt.ended)
 		}
 	}

@@ -114,6 +114,10 @@ type unreachable struct {
 	why        string
 	leaderless bool    // nobody leads
 	paused     *string // why the handler is paused; nil: it is not
+	// pods is the namespace of the pods that can tell why nobody leads; empty: somebody does.
+	pods string
+	// never is what is so if there are such pods: none of them has led. Empty: one has.
+	never string
 }
 
 func (u unreachable) Error() string { return u.why }
@@ -141,7 +145,7 @@ func (v *Viewer) leader(ctx context.Context) (*leader, error) {
 	pod := holderOf(l)
 	if pod == "" {
 		why := fmt.Sprintf("nobody holds the Lease %s/%s: check that the handler's pods run", l.Namespace, l.Name)
-		return nil, unreachable{why: why, leaderless: deserted(l) != ""}
+		return nil, unreachable{why: why, leaderless: deserted(l) != "", pods: l.Namespace}
 	}
 	found := &leader{Lease: l, pod: pod, port: cmp.Or(l.Labels[app.PortLabel], metricsPort), delay: delay}
 	if l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil {
@@ -163,6 +167,13 @@ func holderOf(l *coordinationv1.Lease) string {
 func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	namespace, name := cmp.Or(v.namespace, options.ProgramName), cmp.Or(v.lease, options.ProgramName)
 	const remedy = "name the Lease by --namespace and --lease"
+	absent := func(others string) error {
+		none := fmt.Sprintf("there is no Lease %s/%s", namespace, name)
+		return unreachable{
+			why:  none + others + ": " + remedy + ". In IMDS mode without a leader there is none",
+			pods: namespace, never: "nobody has led so far: " + none,
+		}
+	}
 	l, err := v.client.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:
@@ -173,8 +184,7 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	case !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("get the Lease %s/%s: %w", namespace, name, err)
 	case v.namespace != "" && v.lease != "":
-		return nil, unasked("there is no Lease %s/%s: %s. In IMDS mode without a leader there is none",
-			namespace, name, remedy)
+		return nil, absent("")
 	}
 	list, err := v.client.CoordinationV1().Leases(v.namespace).List(ctx, metav1.ListOptions{LabelSelector: app.PortLabel})
 	if err == nil {
@@ -183,8 +193,7 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	}
 	switch {
 	case err != nil || len(list.Items) == 0:
-		return nil, unasked("there is no Lease %s/%s, and no other was found: %s. "+
-			"In IMDS mode without a leader there is none", namespace, name, remedy)
+		return nil, absent(", and no other was found")
 	case len(list.Items) > 1:
 		var names []string
 		for k := range list.Items {
@@ -198,7 +207,11 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 // ask gets what the leader serves on a path. The error is unreachable if there is no answer.
 func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) error {
 	unanswered := func(err error) error {
-		return unreachable{why: l.whyUnreachable(err), leaderless: l.expired && l.silent > leaderless}
+		u := unreachable{why: l.whyUnreachable(err), leaderless: l.expired && l.silent > leaderless}
+		if u.leaderless {
+			u.pods = l.Namespace
+		}
+		return u
 	}
 	switch {
 	case l.port == app.NoPort && l.expired:

@@ -50,6 +50,9 @@ const (
 	nthName   = "aws-node-termination-handler"
 )
 
+// labelled selects the objects of a release.
+var labelled = metav1.ListOptions{LabelSelector: fmt.Sprintf("%s in (%s, %s)", nameLabel, options.ProgramName, nthName)}
+
 var (
 	// errNoRelease says that the cluster has no Deployment that looks like one of the handler.
 	errNoRelease = errors.New("no Deployment of the handler has the label " + nameLabel)
@@ -69,7 +72,6 @@ func findRelease(ctx context.Context, client kube.Client, which string) (*Releas
 		}
 		return readRelease(ctx, client, "Deployment", d)
 	}
-	labelled := metav1.ListOptions{LabelSelector: fmt.Sprintf("%s in (%s, %s)", nameLabel, options.ProgramName, nthName)}
 	list, err := client.AppsV1().Deployments(metav1.NamespaceAll).List(ctx, labelled)
 	if err != nil {
 		return nil, fmt.Errorf("list the Deployments with the label %s: %w", nameLabel, err)
@@ -84,7 +86,7 @@ func findRelease(ctx context.Context, client kube.Client, which string) (*Releas
 	}
 	switch len(names) {
 	case 0:
-		return onNodes(ctx, client, labelled)
+		return onNodes(ctx, client)
 	case 1:
 		return readRelease(ctx, client, "Deployment", found)
 	}
@@ -94,7 +96,7 @@ func findRelease(ctx context.Context, client kube.Client, which string) (*Releas
 }
 
 // onNodes is findRelease for the DaemonSets of the IMDS mode: the first, because that for Windows has the same options.
-func onNodes(ctx context.Context, client kube.Client, labelled metav1.ListOptions) (*Release, error) {
+func onNodes(ctx context.Context, client kube.Client) (*Release, error) {
 	list, err := client.AppsV1().DaemonSets(metav1.NamespaceAll).List(ctx, labelled)
 	if err != nil {
 		return nil, errNoRelease // nor may the caller look for others

@@ -45,6 +45,9 @@ func (v *Viewer) Overview(ctx context.Context) (*overview.Overview, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; the leader was not asked either: %w", err, missing)
 	}
+	if missing.pods != "" {
+		missing = v.withPods(ctx, missing)
+	}
 	o.Missing, o.Leaderless, o.Paused = missing.why, missing.leaderless, missing.paused
 	if l != nil && !l.expired {
 		o.Leader, o.DryRun = l.pod, l.Labels[lease.DryRunLabel] == "true"

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
@@ -407,6 +408,73 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 			}
 			if diff := cmp.Diff([]overview.Cordoned{{Node: "left", Since: at.Add(-20 * time.Minute)}}, o.Cordoned); diff != "" {
 				t.Errorf("still cordoned (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What keeps the handler from leading is told by its pods: it ends at its start, or waits there.
+func TestThePodsTellWhyNobodyLeads(t *testing.T) {
+	const podsPath = "/api/v1/namespaces/node-termination-handler/pods"
+	running := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	crashing := corev1.ContainerStatus{
+		RestartCount: 3, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 1, Message: "starting\nnode-termination-handler: sqs GetQueueAttributes: no such queue\n",
+		}},
+	}
+	pulling := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"}}}
+	pod := func(name, owner string, c corev1.ContainerStatus) corev1.Pod {
+		probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromString("probe")}}}
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: "node-termination-handler", Labels: map[string]string{nameLabel: "node-termination-handler"},
+				OwnerReferences: []metav1.OwnerReference{{Kind: owner, Name: "node-termination-handler", Controller: new(true)}},
+			},
+			Spec:   corev1.PodSpec{Containers: []corev1.Container{{ReadinessProbe: probe}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{c}},
+		}
+	}
+	ready := pod("ready", "ReplicaSet", running)
+	ready.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	leaving := pod("leaving", "ReplicaSet", crashing)
+	leaving.DeletionTimestamp = new(metav1.Now())
+	const absent = "there is no Lease node-termination-handler/node-termination-handler, and no other was found: name the Lease by --namespace and --lease. In IMDS mode without a leader there is none"
+	const never = "nobody has led so far: there is no Lease node-termination-handler/node-termination-handler"
+	const unheld = "nobody holds the Lease node-termination-handler/node-termination-handler: check that the handler's pods run"
+	const ended = "nobody leads: pod node-termination-handler/handler-1 has not renewed its Lease for 1h. Check that the handler's pods run"
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
+	for name, test := range map[string]struct {
+		lease, ready any
+		pods         []corev1.Pod
+		why          string
+	}{
+		"it ends at its start":           {nil, nil, []corev1.Pod{leaving, ready, pod("a", "ReplicaSet", crashing)}, never + ". Pod a has ended 3 times, with status 1: node-termination-handler: sqs GetQueueAttributes: no such queue"},
+		"its image cannot be pulled":     {leaseOf(""), nil, []corev1.Pod{pod("a", "ReplicaSet", pulling)}, unheld + ". Pod a does not run: ErrImagePull: not found"},
+		"it waits":                       {nil, says(503, "instances: not checked yet\nqueue: AccessDenied"), []corev1.Pod{pod("a", "ReplicaSet", running)}, never + ". Pod a is not ready: instances: not checked yet; queue: AccessDenied"},
+		"it waits, and cannot be asked":  {nil, apierrors.NewServiceUnavailable("error trying to reach service: refused"), []corev1.Pod{pod("a", "ReplicaSet", running)}, never},
+		"it has become ready":            {nil, says(200, "ok"), []corev1.Pod{pod("a", "ReplicaSet", running)}, never},
+		"the leader has ended":           {leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-time.Hour))) }), nil, []corev1.Pod{pod("handler-1", "ReplicaSet", crashing)}, ended + ". Pod handler-1 has ended 3 times, with status 1: node-termination-handler: sqs GetQueueAttributes: no such queue"},
+		"those of a DaemonSet lead not":  {nil, nil, []corev1.Pod{pod("a", "DaemonSet", crashing)}, absent},
+		"there is no pod":                {nil, nil, nil, absent},
+		"the pods may not be listed":     {nil, nil, []corev1.Pod{}, absent},
+		"all are ready, and nobody does": {leaseOf(""), nil, []corev1.Pod{ready}, unheld},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answers := map[string]any{
+				leasePath: test.lease, leasesPath: &coordinationv1.LeaseList{}, nodesPath: &corev1.NodeList{},
+				podsPath: &corev1.PodList{Items: test.pods}, podsPath + "/a:probe/proxy/readyz": test.ready,
+				proxyPath: apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "handler-1"),
+			}
+			if test.pods != nil && len(test.pods) == 0 {
+				answers[podsPath] = forbidden
+			}
+			o, err := newAPIServer(t, answers).viewer(t).Overview(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if leaderless := strings.HasPrefix(test.why, "nobody has led") || strings.HasPrefix(test.why, "nobody leads"); o.Missing != test.why || o.Leaderless != leaderless {
+				t.Errorf("leaderless is %t: %s", o.Leaderless, o.Missing)
 			}
 		})
 	}
