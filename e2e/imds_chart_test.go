@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -76,10 +78,9 @@ func TestTheDaemonSetOfTheChartDrainsItsNodeWithTheValuesThatPeopleHave(t *testi
 	}
 }
 
-// runOnNode runs the binary as the release's pod on a node would.
-func (c *chartScenario) runOnNode(n node, env ...string) *handler {
+// podOnNode is the release's pod on a node.
+func (c *chartScenario) podOnNode(n node) (pod corev1.Pod) {
 	c.Helper()
-	var pod corev1.Pod
 	c.eventually("a pod of the release runs on the node", func() bool {
 		pods, err := c.kube.CoreV1().Pods(c.namespace).List(c.ctx, metav1.ListOptions{
 			LabelSelector: "app.kubernetes.io/component=daemonset,app.kubernetes.io/instance=" + c.release,
@@ -91,6 +92,13 @@ func (c *chartScenario) runOnNode(n node, env ...string) *handler {
 		}
 		return len(pods.Items) > 0
 	})
+	return pod
+}
+
+// runOnNode runs the binary as the release's pod on a node would.
+func (c *chartScenario) runOnNode(n node, env ...string) *handler {
+	c.Helper()
+	pod := c.podOnNode(n)
 	kubeconfig, err := c.cluster.PodKubeconfig(c.ctx, &pod)
 	c.must(err)
 	container := pod.Spec.Containers[0]
@@ -106,8 +114,19 @@ func (c *chartScenario) runOnNode(n node, env ...string) *handler {
 // One command, and nothing in AWS: a pod of the Deployment and one of the DaemonSet become processes with their
 // environments and their tokens.
 func TestTheReleaseWithoutAQueueDrainsANode(t *testing.T) {
-	tier.Full(t, "a release of Helm; both_modes_test.go plays the binary")
+	tier.Full(t, "two releases of Helm; both_modes_test.go plays the binary")
+	for name, reportOnly := range map[string]bool{"the pods may drain": false, "the pods only report": true} {
+		t.Run(name, func(t *testing.T) {
+			playNoQueue(t, reportOnly)
+		})
+	}
+}
+
+func playNoQueue(t *testing.T, reportOnly bool) {
 	c := newChartScenario(t)
+	if reportOnly {
+		otherRights.Store(c.namespace, true)
+	}
 	c.namespaceEnforces("privileged") // for the network of the node
 	c.openAccount(awssim.Options{})
 	n := c.nodes(1)[0]
@@ -121,7 +140,7 @@ func TestTheReleaseWithoutAQueueDrainsANode(t *testing.T) {
 	url, err := metadata.Listen(c.ctx, "127.0.0.1:0")
 	c.must(err)
 	c.helm("--values", filepath.Join("helm", "testdata", "values", "no-queue.yaml"),
-		"--set=nodeSelector.leads="+c.name, "--set=linuxNodeSelector.warned="+c.name)
+		"--set=nodeSelector.leads="+c.name, "--set=linuxNodeSelector.warned="+c.name, fmt.Sprintf("--set=reportOnly=%t", reportOnly))
 
 	leader, pod := c.runPod(), c.runOnNode(n, "INSTANCE_METADATA_URL="+url)
 	leader.awaitLead()
@@ -139,4 +158,25 @@ func TestTheReleaseWithoutAQueueDrainsANode(t *testing.T) {
 	if asked := c.aws.Counts(); len(asked) > 0 {
 		t.Errorf("AWS was asked: %v", asked)
 	}
+
+	// What somebody may who has broken into the node, and has the token of the pod there.
+	stolen := c.podOnNode(n)
+	kubeconfig, err := c.cluster.PodKubeconfig(c.ctx, &stolen)
+	c.must(err)
+	holder := c.holder(kubeconfig)
+	_, err = holder.CoreV1().Pods(metav1.NamespaceAll).List(c.ctx, metav1.ListOptions{Limit: 1})
+	if apierrors.IsForbidden(err) != reportOnly {
+		t.Errorf("to list the pods of the cluster: %v", err)
+	}
+	if !reportOnly {
+		return
+	}
+	for _, patch := range []string{
+		`{"spec":{"unschedulable":false}}`, `{"metadata":{"labels":{"node-termination-handler/state":"draining"}}}`,
+		`{"metadata":{"annotations":{"node-termination-handler/intent":"{}"}}}`,
+		`{"spec":{"taints":[{"key":"aws-node-termination-handler/spot-itn","effect":"NoSchedule"}]}}`,
+	} {
+		refused(t, patch, tryPatch(c.scenario, holder, n.name, patch), "the handler may not change ")
+	}
+	c.must(tryPatch(c.scenario, holder, n.name, `{"metadata":{"annotations":{"node-termination-handler/reported":null}}}`))
 }

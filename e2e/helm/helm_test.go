@@ -123,6 +123,7 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 	for _, tt := range []struct{ name, set, says string }{
 		{"no queue", "enableSqsTerminationDraining=true", "queueURL is not set"},
 		{"no queue, as a number", "enableSqsTerminationDraining=1", "queueURL is not set"},
+		{"reports to nobody", "enableSqsTerminationDraining=false,reportOnly=true", "reportOnly is on, and nobody leads without a Deployment"},
 		{"an unknown operating system", "enableSqsTerminationDraining=false,targetNodeOs=plan9", `targetNodeOs is "plan9", which names no operating system`},
 		{"the network of the node by a word", "useHostNetwork=maybe", "useHostNetwork"},
 		{"the name of a queue", "queueURL=nth", `queueURL is "nth", which is not the URL of a queue`},

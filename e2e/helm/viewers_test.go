@@ -40,3 +40,26 @@ func TestWhoMayLookIsNobodyUnlessTheValuesSaySo(t *testing.T) {
 		})
 	}
 }
+
+func TestPodsThatOnlyReportMayReadNoPods(t *testing.T) {
+	h, root := program(t)
+	for reports, want := range map[string]struct{ rules, policies int }{"true": {1, 1}, "false": {6, 6}} {
+		out, err := h.Run(t.Context(), "template", "nth", Chart(root), "--namespace=nth", Image, "--set=queueURL=none,reportOnly="+reports)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules, policies := 0, 0
+		for object := range strings.SplitSeq(out, "\n---\n") {
+			if !strings.Contains(object, "\n  name: nth-node-termination-handler-node.") {
+				continue
+			}
+			if strings.Contains(object, "kind: ClusterRole\n") {
+				rules += strings.Count(object, "resources: ")
+			}
+			policies += strings.Count(object, "kind: ValidatingAdmissionPolicy\n")
+		}
+		if rules != want.rules || policies != want.policies {
+			t.Errorf("reportOnly=%s: %d rules, %d policies", reports, rules, policies)
+		}
+	}
+}

@@ -52,7 +52,10 @@ func instancesCheck(o *options.Options, instances *instance.Directory) check {
 // Events is not among them: without it only the Events are missing. Nor is that of [kube.Disrupting], nor are
 // those of surge-singletons: without them pods leave all the same, and the log says what is missing.
 func accesses(o *options.Options) []kube.Access {
-	if o.IMDS {
+	switch {
+	case o.IMDS && o.ReportOnly:
+		return kube.Reporting()
+	case o.IMDS:
 		return kube.OnNode()
 	}
 	lease := ""

@@ -98,7 +98,7 @@ func (a *App) onNode(ctx context.Context) error {
 	}
 	s := onnode.Server{
 		Cluster: a.nodes, Node: a.own.node, Policy: Policy(a.options), Log: a.log.WithName("imds"),
-		Lease: a.lease(), LastAnswer: poller.LastAnswer,
+		Lease: a.lease(), ReportOnly: a.options.ReportOnly, LastAnswer: poller.LastAnswer,
 		Leader: &lease.Watcher{Client: a.kube.CoordinationV1(), Namespace: a.namespace, Name: a.options.LeaseName},
 		Term: func(ctx context.Context, drains bool, with func(onnode.Controller) imds.Handler) error {
 			return a.termOnNode(ctx, poller, drains, with)

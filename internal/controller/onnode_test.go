@@ -43,6 +43,7 @@ type podOnNode struct {
 	drain    *slowDrainer
 	state    atomic.Int32 // what the Lease says, a lease.State
 	alone    atomic.Bool  // it drains, and does not only report
+	reports  bool         // it never drains
 	poller   atomic.Pointer[imds.Poller]
 	stop     func()
 }
@@ -82,7 +83,7 @@ func (p *podOnNode) restart() {
 	s.must(p.nodes.WaitForSync(ctx))
 	server := onnode.Server{
 		Cluster: p.nodes, Node: theNode, Leader: p, Lease: theLease, Policy: decision.Policy{NodeGracePeriod: 2 * time.Minute},
-		Log: logtest.To(s.Output()).WithValues("on", "node"), Term: p.term,
+		Log: logtest.To(s.Output()).WithValues("on", "node"), Term: p.term, ReportOnly: p.reports,
 		LastAnswer: func() time.Time { return p.poller.Load().LastAnswer() },
 	}
 	all.Go(func() { _ = server.Run(ctx) }) // the cause of ctx
@@ -226,6 +227,28 @@ func TestTheLeaderDrainsForWhatTheMetadataTells(t *testing.T) {
 				p.wantDrains(1, 0)
 				p.wantEnded()
 			})
+		})
+	}
+}
+
+func TestAPodThatOnlyReportsLeavesItsNodeToTheNextLeader(t *testing.T) {
+	t.Parallel()
+	for _, state := range []lease.State{lease.Absent, lease.Vacant, lease.Unknown, lease.Held} {
+		tell(t, func(s *story) {
+			p := s.onNode(time.Second)
+			p.reports = true
+			p.says(state)
+			p.restart()
+			p.schedules(time.Hour, "active")
+			s.after(10 * time.Minute)
+			p.wantDrains(0, 0)
+			if r, err := cluster.ReadReport(s.node()); err != nil || len(r.Notices) != 1 || p.alone.Load() {
+				t.Errorf("state %v: it reports %+v, %v; it drains: %t", state, r, err, p.alone.Load())
+			}
+			s.lead()
+			p.says(lease.Held)
+			s.after(2 * time.Minute)
+			p.wantDrains(1, 0)
 		})
 	}
 }

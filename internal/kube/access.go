@@ -47,10 +47,11 @@ func allow(group, resource string, verbs ...string) (all []Access) {
 // OnNode are the rights that a handler needs which serves the node that it runs on. RBAC cannot
 // limit them to that node.
 func OnNode() []Access {
-	return slices.Concat(
-		allow("", "nodes", "get", "list", "watch", "patch"),
-		allow("", "pods", "list", "watch", "delete"), allow("", "pods/eviction", "create"))
+	return slices.Concat(Reporting(), allow("", "pods", "list", "watch", "delete"), allow("", "pods/eviction", "create"))
 }
+
+// Reporting are the rights of a handler that only reports to the leader what is to be done about its node.
+func Reporting() []Access { return allow("", "nodes", "get", "list", "watch", "patch") }
 
 // Accesses are the rights that the handler needs in the cluster: those that deploy/ grants.
 // lease is the name of its Lease; empty: it stands for no election. events: it writes Events.

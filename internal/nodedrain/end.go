@@ -165,10 +165,10 @@ func (d endStage) completeAndFinish(ctx context.Context, ended map[intent.Hook]b
 	case leftToLeader:
 		return d.awaitLeader(ctx)
 	}
-	for _, h := range hooks {
-		if ended[h.Action()] {
-			d.history.hooks = append(d.history.hooks, h)
-		} else if !d.r.OnNode { // which leaves them to a leader
+	isUncompleted := func(h intent.Hook) bool { return !ended[h.Action()] }
+	d.history.hooks = slices.DeleteFunc(slices.Clone(hooks), isUncompleted)
+	for _, h := range hooks { // without a queue they are left to a leader; two may be of one, of which one has no token
+		if isUncompleted(h) && !d.r.OnNode && !slices.ContainsFunc(d.history.hooks, h.MayBe) {
 			d.history.uncompleted = append(d.history.uncompleted, h)
 		}
 	}

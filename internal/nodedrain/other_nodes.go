@@ -18,7 +18,6 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
-	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // awaitOtherNodes waits until the hooks of the instance can be completed: an instance may have more Nodes
@@ -131,9 +130,9 @@ func (d endStage) passOn(ctx context.Context, carried intent.Intent) (next *Drai
 // toldWithin is how long hooks wait at least for another Node of the instance to get its notices.
 const toldWithin = 30 * time.Second
 
-// tellOthers gives the notices to other Nodes of the instance that have registered just now and got none yet, or whose
-// drains have failed: their pods leave before the hooks are completed. then is closed when one of them, untold, has got
-// them; nil: none waits.
+// tellOthers gives the notices to other Nodes of the instance, each once, that have registered just now and got none
+// yet: their pods leave before the hooks are completed. So do those of a Node whose drain has failed, which begins
+// again. then is closed when one of them, untold, has got the notices; nil: none waits.
 func (d endStage) tellOthers(
 	ctx context.Context, told map[types.UID]chan struct{},
 ) (then <-chan struct{}, untold string) {
@@ -147,16 +146,15 @@ func (d endStage) tellOthers(
 		tells, begun := told[ref.UID]
 		switch {
 		case ref.UID == d.ref.UID, d.r.Get(ref) != nil, has && i.Finished(), begun && isClosed(tells) && !has:
-		case begun && !isClosed(tells):
+		case begun && isClosed(tells): // its drain has failed
+			then, untold = make(chan struct{}), ref.Name
+		case begun:
 			then, untold = tells, ref.Name
 		default:
 			tells = make(chan struct{})
 			told[ref.UID], then, untold = tells, tells, ref.Name
 			d.beside.Go(func() {
 				defer close(tells)
-				if begun && retry.Sleep(ctx, failedPause) != nil { // its drain has failed again
-					return
-				}
 				_ = logging.Recover(d.log, func() error { d.tell(ctx, ref); return nil }) // which logs it
 			})
 		}
@@ -173,9 +171,6 @@ func (d endStage) tell(ctx context.Context, ref cluster.Ref) {
 	}
 	telling, stop := context.WithDeadline(ctx, until)
 	defer stop()
-	if i, carries := d.r.intentOn(ref); carries && d.r.Cluster.Serves(i) && len(i.Entries) > 0 { // its drain has failed
-		_ = d.r.goOn(telling, d.r.Log, ref) // it ends with telling alone
-	}
 	d.r.informNode(telling, ref)
 }
 

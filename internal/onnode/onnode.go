@@ -62,7 +62,9 @@ type Server struct {
 	Leader  Leader
 	Lease   string // that of the leader, as namespace/name
 	Policy  decision.Policy
-	Log     logr.Logger
+	// ReportOnly: it never drains the node.
+	ReportOnly bool
+	Log        logr.Logger
 	// LastAnswer is when the metadata has answered last; zero: never. It may be called at any time.
 	LastAnswer func() time.Time
 	// Term reads the metadata, and has its notices handled by what with returns, until ctx ends. drains: its controller
@@ -452,6 +454,9 @@ func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
 		case r.vacant.IsZero(), r.state == lease.Absent && before != lease.Absent:
 			r.vacant = r.asked
 		}
+	}
+	if r.ReportOnly {
+		return ""
 	}
 	now := time.Now()
 	if r.state == lease.Absent && now.Sub(r.vacant) >= vacantFor {

@@ -165,8 +165,8 @@ func chartObjects(texts schema) []chartValue {
 			path: "rbac.viewers", schema: anyList, def: "[]",
 			words: "Subjects of RBAC that may see what the handler does, by kubectl nth status and report: a list of users, " +
 				"groups and ServiceAccounts. They may list nodes. In the namespace of the release they may get the Lease, list " +
-				"pods and get pods/proxy, which reaches each HTTP port of its pods: give the handler a namespace of its own. " +
-				"Default: nobody.",
+				"pods with their environment, and get pods/proxy, which reaches each HTTP port of its pods: give the handler a " +
+				"namespace of its own. Default: nobody.",
 		},
 		{
 			path: "admissionPolicy.create", schema: anyBool, def: "true",

@@ -50,6 +50,7 @@ type Options struct {
 	LifecycleDraining   bool
 	RebalanceMonitoring bool // the node is cordoned
 	RebalanceDraining   bool // the node is cordoned and drained
+	ReportOnly          bool // to the leader: the process drains nothing
 
 	CheckTag    bool
 	ManagedTag  string // key of the tag; not empty if CheckTag

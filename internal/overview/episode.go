@@ -45,7 +45,7 @@ type Episode struct {
 	Volumes          int      `json:"volumes,omitempty"`              // of its pods, still attached at its end
 	AwaitedVolumes   float64  `json:"awaitedVolumes,omitempty"`       // seconds
 	Hooks            []Hook   `json:"hooks,omitempty"`                // that were completed
-	// UncompletedHooks had ended before, or Auto Scaling refused to complete them: their default results apply.
+	// UncompletedHooks had ended before, by themselves or by others, or Auto Scaling refused to complete them.
 	UncompletedHooks []Hook `json:"uncompletedHooks,omitempty"`
 }
 

@@ -172,7 +172,11 @@ func (p *Poll) poll(ctx context.Context) error {
 			}
 		default:
 			listed[at] = true
-			found = append(found, p.announced(e, of[e.Instance], now)...)
+			n := announced(e, now)
+			if told := movedFrom(e, of[e.Instance], p.Handler.Scheduled(e.Instance)); told != nil {
+				n.Change, n.Detail = told.Change, cmp.Or(told.Code, n.Detail)
+			}
+			found = append(found, n)
 		}
 	}
 	found = append(found, p.impairedNow(impairments, now)...)
@@ -186,28 +190,16 @@ func (p *Poll) poll(ctx context.Context) error {
 	return nil
 }
 
-// announced are the notices of a scheduled event: one for each change that Nodes carry it as. Their id changes when the
-// event is moved. of are all events of its instance.
-func (p *Poll) announced(e instance.ScheduledEvent, of []instance.ScheduledEvent, now time.Time) []notice.Notice {
+// announced is the notice of a scheduled event. Its id changes when the event is moved.
+func announced(e instance.ScheduledEvent, now time.Time) notice.Notice {
 	id := e.ID
 	if !e.NotBefore.IsZero() {
 		id += e.NotBefore.UTC().Format("-20060102T150405Z")
 	}
-	n := notice.Notice{
+	return notice.Notice{
 		Kind: notice.ScheduledChange, ID: id, Change: e.ID, Time: now, Deadline: e.NotBefore, Instances: []string{e.Instance},
 		Detail: e.Code,
 	}
-	carried := p.Handler.Scheduled(e.Instance)
-	told := movedFrom(e, of, carried)
-	if told == nil {
-		return []notice.Notice{n}
-	}
-	moved := n
-	moved.Change, moved.Detail = told.Change, cmp.Or(told.Code, n.Detail)
-	if slices.ContainsFunc(carried, func(c intent.Entry) bool { return c.Change == e.ID }) {
-		return []notice.Notice{moved, n}
-	}
-	return []notice.Notice{moved}
 }
 
 // impairedNow tells of the instances whose status checks fail for impairedFor, and returns the
@@ -314,11 +306,11 @@ func movedFrom(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried 
 	if e.NotBefore.IsZero() || !moves && !isNew(e) {
 		return nil
 	}
-	return toldOf(e, carried, func(c intent.Entry) bool {
+	return toldOf(carried, func(c intent.Entry) bool {
 		isListed := func(o instance.ScheduledEvent) bool { return mayBeSame(c, o) && isAt(c, o.NotBefore) }
 		isOther := func(o instance.ScheduledEvent) bool { return o.ID != e.ID && mayBeSame(c, o) && isNew(o) }
 		switch {
-		case c.Deadline.IsZero(), slices.ContainsFunc(of, isListed):
+		case c.Deadline.IsZero(), !mayBeSame(c, e), slices.ContainsFunc(of, isListed):
 			return false
 		case moves:
 			return isAt(c, carried[k].Deadline)
@@ -328,20 +320,22 @@ func movedFrom(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried 
 }
 
 // endedAsTold is the change of which a message has told, and which EC2 lists as this event, which is over; nil: it is
-// none, or another event begins then, too. A change that was moved has the id of its event, see announced.
+// none, or another event begins then, too. A change that was moved has the id of its event, see announced. A code that
+// does not say what happens fits each event then: of what begins in that minute Nodes carry one alone.
 func endedAsTold(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) *intent.Entry {
-	return toldOf(e, carried, func(c intent.Entry) bool {
+	return toldOf(carried, func(c intent.Entry) bool {
 		isOther := func(o instance.ScheduledEvent) bool { return !o.Over && isAt(c, o.NotBefore) }
 		wasMoved := slices.ContainsFunc(c.IDs, func(id string) bool { return strings.HasPrefix(id, e.ID) })
-		return wasMoved || isAt(c, e.NotBefore) && !slices.ContainsFunc(of, isOther)
+		fits := mayBeSame(c, e) || isListable(c) && notice.EffectOf(c.Code) == notice.Unclear
+		return fits && (wasMoved || isAt(c, e.NotBefore)) && !slices.ContainsFunc(of, isOther)
 	})
 }
 
-// toldOf is the one change of a message that may be the event, and is so; nil: none, or more than one.
-func toldOf(e instance.ScheduledEvent, carried []intent.Entry, is func(intent.Entry) bool) (one *intent.Entry) {
+// toldOf is the one change of a message that is so; nil: none, or more than one.
+func toldOf(carried []intent.Entry, is func(intent.Entry) bool) (one *intent.Entry) {
 	for k := range carried {
 		switch c := &carried[k]; {
-		case c.Polled(), !mayBeSame(*c, e), !is(*c), one != nil && c.Change == one.Change:
+		case c.Polled(), !is(*c), one != nil && c.Change == one.Change:
 		case one != nil:
 			return nil
 		default:
@@ -352,12 +346,16 @@ func toldOf(e instance.ScheduledEvent, carried []intent.Entry, is func(intent.En
 }
 
 // mayBeSame reports whether the codes of a change, AWS Health's and EC2's, fit: system-maintenance is of the network or
-// the power. EC2 lists no change of a Dedicated Host, nor of an UltraServer.
+// the power.
 func mayBeSame(told intent.Entry, listed instance.ScheduledEvent) bool {
-	ofNoInstance := strings.Contains(told.Code, "DEDICATED_HOST") || strings.Contains(told.Code, "ULTRASERVER")
 	effect := notice.EffectOf(told.Code)
-	return !ofNoInstance && (effect == notice.EffectOf(listed.Code) || listed.Code == "system-maintenance" &&
+	return isListable(told) && (effect == notice.EffectOf(listed.Code) || listed.Code == "system-maintenance" &&
 		(effect == notice.CutsNetwork || strings.Contains(told.Code, "POWER_MAINTENANCE")))
+}
+
+// isListable reports whether EC2 lists such a change: it lists none of a Dedicated Host, nor of an UltraServer.
+func isListable(told intent.Entry) bool {
+	return !strings.Contains(told.Code, "DEDICATED_HOST") && !strings.Contains(told.Code, "ULTRASERVER")
 }
 
 // isAt reports whether a change that a Node carries begins at that time, to the minute.

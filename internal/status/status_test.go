@@ -374,7 +374,7 @@ func TestAChangeThatIsMovedStaysWhatItIs(t *testing.T) {
 		want      []string
 	}{
 		"told":               {[]intent.Entry{told}, []string{"arn " + power}},
-		"told and polled":    {[]intent.Entry{told, polled}, []string{"arn " + power, id + " system-maintenance"}},
+		"told and polled":    {[]intent.Entry{told, polled}, []string{"arn " + power}}, // the poll's own moves after it
 		"polled and unknown": {[]intent.Entry{polled}, []string{id + " system-maintenance"}},
 	} {
 		w := &world{nodes: []string{ours}, scheduled: tt.scheduled}
@@ -426,6 +426,8 @@ func TestWhichChangeAnEventIs(t *testing.T) {
 		"of the network":                   {[]intent.Entry{told("arn", "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED", 0)}, []instance.ScheduledEvent{maintenance}, "arn", ""},
 		"a reboot is no maintenance":       {[]intent.Entry{told("arn", health, 0)}, []instance.ScheduledEvent{maintenance}, "", ""},
 		"a maintenance is no retirement":   {[]intent.Entry{told("arn", "system-maintenance", 0)}, []instance.ScheduledEvent{of("instance-retirement", event(id, time.Hour, false))}, "", ""},
+		"moved, and another begins then":   {[]intent.Entry{{Kind: notice.ScheduledChange, Change: "arn", Code: health, Deadline: at.Add(time.Hour), IDs: []string{id + "-20261130T130000Z"}}}, []instance.ScheduledEvent{event(id, time.Hour, false), event(other, time.Hour, false)}, "", ""},
+		"a code that says nothing":         {[]intent.Entry{told("arn", "AWS_EC2_MAINTENANCE_SCHEDULED", time.Hour)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", "arn"},
 		"moved, and it has begun":          {[]intent.Entry{begun}, []instance.ScheduledEvent{maintenance}, "", "arn"},
 		"a change of its host at its time": {[]intent.Entry{told("arn", "AWS_EC2_DEDICATED_HOST_POWER_MAINTENANCE_SCHEDULED", time.Hour)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},
 		"another kind is new as well":      {[]intent.Entry{told("arn", reboot, 0)}, []instance.ScheduledEvent{event(id, time.Hour, false), of("instance-retirement", event(other, 2*time.Hour, false))}, "arn", ""},

@@ -423,6 +423,8 @@ func TestThePodsTellWhyNobodyLeads(t *testing.T) {
 			ExitCode: 1, Message: "starting\nnode-termination-handler: sqs GetQueueAttributes: no such queue\n",
 		}},
 	}
+	restarted := running
+	restarted.RestartCount, restarted.LastTerminationState = crashing.RestartCount, crashing.LastTerminationState
 	pulling := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"}}}
 	pod := func(name, owner string, c corev1.ContainerStatus) corev1.Pod {
 		probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromString("probe")}}}
@@ -449,7 +451,10 @@ func TestThePodsTellWhyNobodyLeads(t *testing.T) {
 		pods         []corev1.Pod
 		why          string
 	}{
-		"it ends at its start":           {nil, nil, []corev1.Pod{leaving, ready, pod("a", "ReplicaSet", crashing)}, never + ". Pod a has ended 3 times, with status 1: node-termination-handler: sqs GetQueueAttributes: no such queue"},
+		"another one is ready":           {nil, nil, []corev1.Pod{ready, pod("a", "ReplicaSet", crashing)}, absent},
+		"it waits, and had ended before": {nil, says(503, "queue: AccessDenied"), []corev1.Pod{pod("a", "ReplicaSet", restarted)}, never + ". Pod a is not ready: queue: AccessDenied"},
+		"it runs again, and is silent":   {nil, nil, []corev1.Pod{pod("a", "ReplicaSet", restarted)}, never + ". Pod a has ended 3 times, with status 1: node-termination-handler: sqs GetQueueAttributes: no such queue"},
+		"it ends at its start":           {nil, nil, []corev1.Pod{leaving, pod("a", "ReplicaSet", crashing)}, never + ". Pod a has ended 3 times, with status 1: node-termination-handler: sqs GetQueueAttributes: no such queue"},
 		"its image cannot be pulled":     {leaseOf(""), nil, []corev1.Pod{pod("a", "ReplicaSet", pulling)}, unheld + ". Pod a does not run: ErrImagePull: not found"},
 		"it waits":                       {nil, says(503, "instances: not checked yet\nqueue: AccessDenied"), []corev1.Pod{pod("a", "ReplicaSet", running)}, never + ". Pod a is not ready: instances: not checked yet; queue: AccessDenied"},
 		"it waits, and cannot be asked":  {nil, apierrors.NewServiceUnavailable("error trying to reach service: refused"), []corev1.Pod{pod("a", "ReplicaSet", running)}, never},

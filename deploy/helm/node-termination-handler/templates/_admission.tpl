@@ -8,7 +8,9 @@ cluster, Helm knows a version but no kinds.
 {{- $known := or (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- $kinds := list -}}
 {{- if and $values.create $known (ne (include "node-termination-handler.serviceAccount" .) "default") -}}
-{{- $kinds = list "nodes" "pods" "conditions" -}}
+{{- $kinds = list "nodes" -}}
+{{- if not (include "node-termination-handler.reportsOnly" .) -}}
+{{- $kinds = append (append $kinds "pods") "conditions" -}}
 {{- if and $values.evictions (eq (include "node-termination-handler.mode" .) "IMDS") -}}
 {{- $kinds = append $kinds "evictions" -}}
 {{- end -}}
@@ -24,6 +26,7 @@ cluster, Helm knows a version but no kinds.
 {{- $kinds = append $kinds "events" -}}
 {{- if eq (include "node-termination-handler.mode" .) "queue" -}}
 {{- $kinds = append $kinds "leases" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $kinds -}}

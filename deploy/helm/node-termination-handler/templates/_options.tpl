@@ -168,6 +168,13 @@ true
 {{- include "node-termination-handler.isOn" (dict "values" .Values "option" "nodeConditions" "env" "NODE_CONDITIONS") -}}
 {{- end -}}
 
+{{/* Not empty if the pods on the nodes report to the leader and drain nothing. */}}
+{{- define "node-termination-handler.reportsOnly" -}}
+{{- if eq (include "node-termination-handler.mode" .) "IMDS" -}}
+{{- include "node-termination-handler.isOn" (dict "values" .Values "option" "reportOnly" "env" "REPORT_ONLY" "default" "false") -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "node-termination-handler.hasMetrics" -}}
 {{- $default := eq (include "node-termination-handler.mode" .) "queue" | toString -}}
 {{- include "node-termination-handler.isOn" (dict "values" .Values "option" "enablePrometheusServer" "env" "ENABLE_PROMETHEUS_SERVER" "default" $default) -}}
@@ -204,6 +211,9 @@ true
 {{- $daemonSet := or (include "node-termination-handler.both" .) (eq (include "node-termination-handler.mode" .) "IMDS") -}}
 {{- if and $daemonSet (not (include "node-termination-handler.targets" . | fromYamlArray)) -}}
 {{- fail (printf "targetNodeOs is %q, which names no operating system: it has linux, windows or both, as in \"linux windows\"." .Values.targetNodeOs) -}}
+{{- end -}}
+{{- if include "node-termination-handler.reportsOnly" . -}}
+{{- fail "reportOnly is on, and nobody leads without a Deployment, so no node would be drained: set queueURL to the URL of a queue, with daemonset.create, or to none." -}}
 {{- end -}}
 {{- include "node-termination-handler.checkImage" . -}}
 {{- include "node-termination-handler.checkPorts" . -}}

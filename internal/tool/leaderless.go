@@ -22,48 +22,63 @@ func (v *Viewer) withPods(ctx context.Context, u unreachable) unreachable {
 	if err != nil {
 		return u
 	}
+	why, unready := "", false
 	for k := range list.Items {
 		pod := &list.Items[k]
 		p := doctor.PodOf(pod)
 		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if p.DaemonSet || ended || p.State.Leaving { // it does not lead
-			continue
-		}
-		if u.never != "" {
-			u.why, u.never, u.leaderless = u.never, "", true
-		}
-		if why := v.whyNotReady(ctx, pod, p.State); why != "" {
-			u.why += ". " + why
+		switch {
+		case p.DaemonSet, ended, p.State.Leaving: // it does not lead
+		case p.State.Ready && u.never != "": // it leads, by another Lease or without one
 			return u
+		case !p.State.Ready:
+			unready = true
+			if why == "" {
+				why = v.whyNotReady(ctx, pod, p.State)
+			}
 		}
+	}
+	if u.never != "" && unready {
+		u.why, u.leaderless = u.never, true
+	}
+	if why != "" {
+		u.why += ". " + why
 	}
 	return u
 }
 
 // whyNotReady is what a pod says itself, or its kubelet; empty: nothing yet.
 func (v *Viewer) whyNotReady(ctx context.Context, pod *corev1.Pod, s doctor.State) string {
+	if s.Waiting == "" {
+		if missing := v.lacks(ctx, pod); missing != "" {
+			return fmt.Sprintf("Pod %s is not ready: %s", pod.Name, missing)
+		}
+	}
 	switch {
-	case s.Ready:
-		return ""
 	case s.Restarts > 0:
 		return fmt.Sprintf("Pod %s has ended %s%s", pod.Name, overview.Count(s.Restarts, "time"), s.Exit)
 	case s.Waiting != "":
 		return fmt.Sprintf("Pod %s does not run: %s", pod.Name, strings.TrimSuffix(s.Waiting+": "+s.Message, ": "))
 	}
+	return ""
+}
+
+// lacks is what a pod answers to its readiness probe; empty: it is ready, or gives no answer. The pod says where it is
+// asked, and not for which path: it is asked with the rights of a person.
+func (v *Viewer) lacks(ctx context.Context, pod *corev1.Pod) string {
 	for _, c := range pod.Spec.Containers {
 		if c.ReadinessProbe == nil || c.ReadinessProbe.HTTPGet == nil {
 			continue
 		}
-		probe := c.ReadinessProbe.HTTPGet
-		get := v.client.CoreV1().Pods(pod.Namespace).ProxyGet("", pod.Name, probe.Port.String(), probe.Path, nil)
-		answer, err := get.Stream(ctx)
-		if err == nil { // it has become ready
+		port := c.ReadinessProbe.HTTPGet.Port.String()
+		answer, err := v.client.CoreV1().Pods(pod.Namespace).ProxyGet("", pod.Name, port, "/readyz", nil).Stream(ctx)
+		if err == nil {
 			_ = answer.Close()
 			continue
 		}
 		says, isOfPod := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 		if isOfPod { // and not of the API server
-			return fmt.Sprintf("Pod %s is not ready: %s", pod.Name, strings.ReplaceAll(says.Message, "\n", "; "))
+			return strings.ReplaceAll(says.Message, "\n", "; ")
 		}
 	}
 	return ""
