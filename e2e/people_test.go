@@ -264,8 +264,9 @@ func TestPeopleSeeWhatIsInProgressThroughTheAPIServer(t *testing.T) {
 	s.pod("next", home.name, func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app.kubernetes.io/name": release.Name}
 		p.Annotations = map[string]string{sandbox.NotReady: ""}
-		ready := &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt(next.probes)}
+		ready := &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromString("liveness-probe")} // as the chart has it
 		p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: ready}}
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "liveness-probe", ContainerPort: int32(next.probes)}}
 	})
 	p, err := s.kube.CoreV1().Pods(s.name).Get(s.ctx, "next", metav1.GetOptions{})
 	s.must(err)

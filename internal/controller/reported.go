@@ -53,8 +53,8 @@ func (r *reported) look(ctx context.Context, node *corev1.Node, before string) {
 		return
 	}
 	if err != nil {
-		logging.Warn(r.c.Log, "what the pod on a node reports cannot be read: the pod drains the node by itself if it has to",
-			"error", err, "node", node.Name)
+		logging.Warn(r.c.Log, "what the pod on a node reports cannot be read: "+
+			"only that pod can drain the node, unless it only reports", "error", err, "node", node.Name)
 		return
 	}
 	for _, n := range open {

@@ -165,7 +165,7 @@ func uncovered(f *Facts, n Node, instances map[string]Instance) (string, gap) {
 	}
 	switch {
 	case f.Options.NoQueue && n.InstanceID == "":
-		return unnamed + ", so only a pod on it drains it, without the leader", by
+		return unnamed + ", so only a pod on it drains it, without the leader, and not with report-only", by
 	case f.Options.NoQueue && !f.hasReporter(n):
 		return "no pod on it reads the metadata", noReporter
 	case f.Options.NoQueue && n.Deaf:

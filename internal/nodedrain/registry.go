@@ -344,7 +344,10 @@ func (r *Registry) beginAgain(ctx context.Context, nd *Drain, failure error) {
 	if last := nd.carried(); len(i.Hooks) == 0 {
 		i.Hooks = last.Hooks // a Node without a provider id proves none
 	}
-	_ = r.resumeDrain(ctx, r.getOrCreate(nd.ref), i) // it ends with ctx alone
+	again := r.getOrCreate(nd.ref)
+	if r.resumeDrain(ctx, again, i) == nil && r.hasEnded(again) { // a notice had nothing to add meanwhile
+		_ = r.goOn(ctx, r.Log, nd.ref)
+	} // each ends with ctx alone
 }
 
 // end says that the drain has ended, and with which error. One that has never started can be waited for, too; then the

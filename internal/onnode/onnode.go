@@ -293,6 +293,8 @@ type reporter struct {
 	told  []told
 	on    types.UID // the Node to which all of it was written
 	deaf  time.Time // since when the metadata does not answer, as was written; zero: it does
+	// undrained is why this process would drain the node if it did not only report, as was said; empty: it would not.
+	undrained string
 
 	asked  time.Time   // when the leader was asked for last
 	state  lease.State // the answer
@@ -414,10 +416,11 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 			if r.lacks(node) && r.writeSoon(ctx, node) != nil {
 				again = time.After(lookAgain)
 			}
-			if todo := r.todo(node, time.Now()); len(todo) > 0 || !r.known.Load() {
-				if reason = r.look(ctx, todo); reason != "" {
+			if todo := r.todo(node, time.Now()); len(todo) > 0 || !r.known.Load() && !r.ReportOnly {
+				if reason = r.look(ctx, todo); reason != "" && !r.ReportOnly {
 					return reason
 				}
+				r.sayUndrained(reason)
 				again = time.After(lookAgain)
 			}
 		}
@@ -434,6 +437,14 @@ func (r *reporter) await(ctx context.Context) (reason string) {
 			r.tellDeaf(ctx)
 		}
 	}
+}
+
+// sayUndrained says why the node would have to be drained by this process, which only reports; empty: it has not to.
+func (r *reporter) sayUndrained(reason string) {
+	if reason != "" && reason != r.undrained {
+		logging.Warn(r.Log, "nobody drains the node: this pod only reports", "node", r.Node, "why", reason)
+	}
+	r.undrained = reason
 }
 
 // look returns why the node has to be drained by this process now, or nothing. Where no Lease comes at all, it does not
@@ -454,9 +465,6 @@ func (r *reporter) look(ctx context.Context, todo []task) (reason string) {
 		case r.vacant.IsZero(), r.state == lease.Absent && before != lease.Absent:
 			r.vacant = r.asked
 		}
-	}
-	if r.ReportOnly {
-		return ""
 	}
 	now := time.Now()
 	if r.state == lease.Absent && now.Sub(r.vacant) >= vacantFor {

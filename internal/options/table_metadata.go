@@ -27,6 +27,7 @@ func (c *Options) metadataOptions() []Option {
 			"enableRebalanceDraining", "false", "Cordon and drain the node when EC2 recommends to rebalance."),
 		kind(&c.ReportOnly, "report-only", "REPORT_ONLY", "reportOnly", "false",
 			"Only report to the leader, and never drain the node: while nobody leads, it is drained by nobody. In the chart, "+
-				"the pods on the nodes may then read no pods, and change nothing but one annotation of their own node."),
+				"the pods on the nodes may then read no pods and, with the admission policies, change nothing but one "+
+				"annotation of their own node."),
 	}
 }

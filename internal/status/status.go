@@ -321,13 +321,18 @@ func movedFrom(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried 
 
 // endedAsTold is the change of which a message has told, and which EC2 lists as this event, which is over; nil: it is
 // none, or another event begins then, too. A change that was moved has the id of its event, see announced. A code that
-// does not say what happens fits each event then: of what begins in that minute Nodes carry one alone.
+// does not say what happens fits each event then, if no other one does.
 func endedAsTold(e instance.ScheduledEvent, of []instance.ScheduledEvent, carried []intent.Entry) *intent.Entry {
-	return toldOf(carried, func(c intent.Entry) bool {
+	ends := func(c intent.Entry) bool {
 		isOther := func(o instance.ScheduledEvent) bool { return !o.Over && isAt(c, o.NotBefore) }
 		wasMoved := slices.ContainsFunc(c.IDs, func(id string) bool { return strings.HasPrefix(id, e.ID) })
-		fits := mayBeSame(c, e) || isListable(c) && notice.EffectOf(c.Code) == notice.Unclear
-		return fits && (wasMoved || isAt(c, e.NotBefore)) && !slices.ContainsFunc(of, isOther)
+		return (wasMoved || isAt(c, e.NotBefore)) && !slices.ContainsFunc(of, isOther)
+	}
+	if told := toldOf(carried, func(c intent.Entry) bool { return mayBeSame(c, e) && ends(c) }); told != nil {
+		return told
+	}
+	return toldOf(carried, func(c intent.Entry) bool {
+		return isListable(c) && notice.EffectOf(c.Code) == notice.Unclear && ends(c)
 	})
 }
 

@@ -427,6 +427,7 @@ func TestWhichChangeAnEventIs(t *testing.T) {
 		"a reboot is no maintenance":       {[]intent.Entry{told("arn", health, 0)}, []instance.ScheduledEvent{maintenance}, "", ""},
 		"a maintenance is no retirement":   {[]intent.Entry{told("arn", "system-maintenance", 0)}, []instance.ScheduledEvent{of("instance-retirement", event(id, time.Hour, false))}, "", ""},
 		"moved, and another begins then":   {[]intent.Entry{{Kind: notice.ScheduledChange, Change: "arn", Code: health, Deadline: at.Add(time.Hour), IDs: []string{id + "-20261130T130000Z"}}}, []instance.ScheduledEvent{event(id, time.Hour, false), event(other, time.Hour, false)}, "", ""},
+		"a code that says more":            {[]intent.Entry{told("arn", "AWS_EC2_MAINTENANCE_SCHEDULED", time.Hour), told("arn2", health, time.Hour)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", "arn2"},
 		"a code that says nothing":         {[]intent.Entry{told("arn", "AWS_EC2_MAINTENANCE_SCHEDULED", time.Hour)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", "arn"},
 		"moved, and it has begun":          {[]intent.Entry{begun}, []instance.ScheduledEvent{maintenance}, "", "arn"},
 		"a change of its host at its time": {[]intent.Entry{told("arn", "AWS_EC2_DEDICATED_HOST_POWER_MAINTENANCE_SCHEDULED", time.Hour)}, []instance.ScheduledEvent{event(id, time.Hour, false)}, "", ""},

@@ -3,6 +3,7 @@ package tool
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,20 +48,24 @@ func (v *Viewer) withPods(ctx context.Context, u unreachable) unreachable {
 	return u
 }
 
-// whyNotReady is what a pod says itself, or its kubelet; empty: nothing yet.
+// whyNotReady is what a pod says itself, and its kubelet; empty: nothing yet.
 func (v *Viewer) whyNotReady(ctx context.Context, pod *corev1.Pod, s doctor.State) string {
+	var why []string
 	if s.Waiting == "" {
 		if missing := v.lacks(ctx, pod); missing != "" {
-			return fmt.Sprintf("Pod %s is not ready: %s", pod.Name, missing)
+			why = append(why, "is not ready: "+missing)
 		}
 	}
 	switch {
 	case s.Restarts > 0:
-		return fmt.Sprintf("Pod %s has ended %s%s", pod.Name, overview.Count(s.Restarts, "time"), s.Exit)
+		why = append(why, fmt.Sprintf("has ended %s%s", overview.Count(s.Restarts, "time"), s.Exit))
 	case s.Waiting != "":
-		return fmt.Sprintf("Pod %s does not run: %s", pod.Name, strings.TrimSuffix(s.Waiting+": "+s.Message, ": "))
+		why = append(why, "does not run: "+strings.TrimSuffix(s.Waiting+": "+s.Message, ": "))
 	}
-	return ""
+	if len(why) == 0 {
+		return ""
+	}
+	return "Pod " + pod.Name + " " + strings.Join(why, "; it ")
 }
 
 // lacks is what a pod answers to its readiness probe; empty: it is ready, or gives no answer. The pod says where it is
@@ -71,6 +76,11 @@ func (v *Viewer) lacks(ctx context.Context, pod *corev1.Pod) string {
 			continue
 		}
 		port := c.ReadinessProbe.HTTPGet.Port.String()
+		for _, p := range c.Ports { // the API server knows no names here
+			if p.Name == port {
+				port = strconv.Itoa(int(p.ContainerPort))
+			}
+		}
 		answer, err := v.client.CoreV1().Pods(pod.Namespace).ProxyGet("", pod.Name, port, "/readyz", nil).Stream(ctx)
 		if err == nil {
 			_ = answer.Close()

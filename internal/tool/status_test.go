@@ -433,7 +433,9 @@ func TestThePodsTellWhyNobodyLeads(t *testing.T) {
 				Name: name, Namespace: "node-termination-handler", Labels: map[string]string{nameLabel: "node-termination-handler"},
 				OwnerReferences: []metav1.OwnerReference{{Kind: owner, Name: "node-termination-handler", Controller: new(true)}},
 			},
-			Spec:   corev1.PodSpec{Containers: []corev1.Container{{ReadinessProbe: probe}}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				ReadinessProbe: probe, Ports: []corev1.ContainerPort{{Name: "probe", ContainerPort: 8080}},
+			}}},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{c}},
 		}
 	}
@@ -452,7 +454,7 @@ func TestThePodsTellWhyNobodyLeads(t *testing.T) {
 		why          string
 	}{
 		"another one is ready":           {nil, nil, []corev1.Pod{ready, pod("a", "ReplicaSet", crashing)}, absent},
-		"it waits, and had ended before": {nil, says(503, "queue: AccessDenied"), []corev1.Pod{pod("a", "ReplicaSet", restarted)}, never + ". Pod a is not ready: queue: AccessDenied"},
+		"it waits, and had ended before": {nil, says(503, "queue: AccessDenied"), []corev1.Pod{pod("a", "ReplicaSet", restarted)}, never + ". Pod a is not ready: queue: AccessDenied; it has ended 3 times, with status 1: node-termination-handler: sqs GetQueueAttributes: no such queue"},
 		"it runs again, and is silent":   {nil, nil, []corev1.Pod{pod("a", "ReplicaSet", restarted)}, never + ". Pod a has ended 3 times, with status 1: node-termination-handler: sqs GetQueueAttributes: no such queue"},
 		"it ends at its start":           {nil, nil, []corev1.Pod{leaving, pod("a", "ReplicaSet", crashing)}, never + ". Pod a has ended 3 times, with status 1: node-termination-handler: sqs GetQueueAttributes: no such queue"},
 		"its image cannot be pulled":     {leaseOf(""), nil, []corev1.Pod{pod("a", "ReplicaSet", pulling)}, unheld + ". Pod a does not run: ErrImagePull: not found"},
@@ -468,7 +470,7 @@ func TestThePodsTellWhyNobodyLeads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			answers := map[string]any{
 				leasePath: test.lease, leasesPath: &coordinationv1.LeaseList{}, nodesPath: &corev1.NodeList{},
-				podsPath: &corev1.PodList{Items: test.pods}, podsPath + "/a:probe/proxy/readyz": test.ready,
+				podsPath: &corev1.PodList{Items: test.pods}, podsPath + "/a:8080/proxy/readyz": test.ready,
 				proxyPath: apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "handler-1"),
 			}
 			if test.pods != nil && len(test.pods) == 0 {

@@ -9,7 +9,9 @@ cluster, Helm knows a version but no kinds.
 {{- $kinds := list -}}
 {{- if and $values.create $known (ne (include "node-termination-handler.serviceAccount" .) "default") -}}
 {{- $kinds = list "nodes" -}}
-{{- if not (include "node-termination-handler.reportsOnly" .) -}}
+{{- /* Where the rights are made by hand, the program may have more of them than it needs. */ -}}
+{{- $rbac := include "node-termination-handler.group" (dict "of" . "name" "rbac") | fromYaml -}}
+{{- if not (and $rbac.create (include "node-termination-handler.reportsOnly" .)) -}}
 {{- $kinds = append (append $kinds "pods") "conditions" -}}
 {{- if and $values.evictions (eq (include "node-termination-handler.mode" .) "IMDS") -}}
 {{- $kinds = append $kinds "evictions" -}}
