@@ -594,7 +594,7 @@ func TestTheToolsGoByTheOptionsOfTheDeployment(t *testing.T) {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 				NodeName: nodes[1].name,
 				Containers: []corev1.Container{{
-					Name: release.Name, Image: "r.example.com/" + release.Name, Args: []string{"--cordon-only"},
+					Name: release.Name, Image: "r.example.com/" + release.Name, Args: []string{"--cordon-only", "--leader-elect=false"},
 					Env: []corev1.EnvVar{{Name: "QUEUE_URL", Value: s.aws.QueueURL(queueName)}, {Name: "AWS_REGION", Value: release.Region}},
 				}},
 			}},

@@ -284,7 +284,9 @@ func TestOnTheNodeAtRestItTakesLittle(t *testing.T) {
 	t.Run("it would drain its node", func(t *testing.T) {
 		s := newIMDSScenario(t)
 		s.deployment("web", 4)
-		s.restsOnLittle(s.startProgram(released))
+		h := s.startProgram(released)
+		s.eventually("it no longer waits for a leader", func() bool { return strings.Contains(h.log.String(), "this pod drains its node") })
+		s.restsOnLittle(h)
 	})
 	t.Run("it reports to a leader", func(t *testing.T) {
 		s := newIMDSScenario(t)
