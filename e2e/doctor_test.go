@@ -481,7 +481,7 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 			t.Errorf("%q: status %d: %s", tt.args, status, errOut)
 		}
 		t.Logf("what-if %q:\n%s", tt.args, out)
-		for _, want := range append(tt.want, "would be lost: "+s.name+"/slow") {
+		for _, want := range append(tt.want, "would not be created again: "+s.name+"/slow") {
 			if !strings.Contains(out, want) {
 				t.Errorf("%q: no %q in\n%s", tt.args, want, out)
 			}
@@ -508,7 +508,7 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 	var all struct {
 		Nodes []struct {
 			Node, Ignored string
-			Lost          []string
+			Uncontrolled  []string
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &all); err != nil || status != 3 {
@@ -524,7 +524,7 @@ func TestWhatIfSaysWhatWouldHappenAndDoesNothing(t *testing.T) {
 		return 0
 	}
 	with, without := at(n.name), at(s.name+"-untagged")
-	if all.Nodes[with].Ignored != "" || !slices.Contains(all.Nodes[with].Lost, s.name+"/slow") || !strings.Contains(all.Nodes[without].Ignored, "has no tag") {
+	if all.Nodes[with].Ignored != "" || !slices.Contains(all.Nodes[with].Uncontrolled, s.name+"/slow") || !strings.Contains(all.Nodes[without].Ignored, "has no tag") {
 		t.Errorf("of all nodes: %+v and %+v", all.Nodes[with], all.Nodes[without])
 	}
 	if strings.Contains(out, odd) {

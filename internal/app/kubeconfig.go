@@ -64,11 +64,14 @@ func inCluster(c *options.Options) (*rest.Config, string, error) {
 	return client, strings.TrimSpace(string(namespace)), nil
 }
 
-// KubeConfig follows kubectl: the files of paths, else the one in the home
-// directory. One file that was named must be there; of several, some may be
-// missing. Without a context the current one counts.
+// KubeConfig follows kubectl: the files of paths, else those of the variable KUBECONFIG, else the one in the home
+// directory. One file that was named must be there; of several, some may be missing. Without a context the current one
+// counts.
 func KubeConfig(paths, context string) (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	if paths == "" {
+		paths = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
+	}
 	switch named := filepath.SplitList(paths); len(named) {
 	case 0:
 	case 1:

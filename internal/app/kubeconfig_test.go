@@ -38,6 +38,17 @@ clusters: [{name: here, cluster: {server: "SERVER"}}]
 users: [{name: me, user: {token: t}}]
 `
 
+func TestAFileOfTheVariableThatIsMissingIsNamed(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/nowhere")
+	if _, _, err := KubeConfig("", ""); err == nil || !strings.Contains(err.Error(), "/nowhere") {
+		t.Errorf("the error is %v", err)
+	}
+	t.Setenv("KUBECONFIG", "/nowhere"+string(filepath.ListSeparator)+kubeconfigOf(t, testServer))
+	if client, _, err := KubeConfig("", ""); err != nil || client.Host != testServer {
+		t.Errorf("with a second file: %v", err)
+	}
+}
+
 func TestKubeconfigTellsTheServerAndTheNamespace(t *testing.T) {
 	path := kubeconfigOf(t, testServer)
 	for _, tt := range []struct {

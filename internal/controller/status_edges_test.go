@@ -99,7 +99,7 @@ func TestANodeThatIsOnlyCordonedAfterAllIsNotSaidToBeHeldBack(t *testing.T) {
 		s.refusePatches("finishedAt")
 		s.send(s.body("spot-interruption", theID))
 		s.after(5 * time.Second)
-		if got := s.status(); len(got) != 1 || got[0].Stage == overview.HeldBack || len(got[0].WaitsFor) > 0 || !s.isCordoned(theNode) {
+		if got := s.status(); len(got) != 1 || got[0].Stage == overview.HeldBack || len(got[0].WaitsFor) != 1 || got[0].WaitsFor[0].Cause != overview.Record || !s.isCordoned(theNode) {
 			t.Errorf("cordoned: %+v", got)
 		}
 		s.beforePatch.Store(nil)

@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,6 +33,20 @@ func (s *story) failPatches(names ...string) (heal func()) {
 		return true, nil, apierrors.NewInternalError(errors.New(`failed calling webhook "nodes.example.com": no endpoints available`))
 	})))
 	return func() { healed.Store(true) }
+}
+
+// wantUnwritten says that the node is shown as one that somebody should look at, since it cannot be cordoned.
+func (s *story) wantUnwritten(when string) {
+	s.Helper()
+	got := s.status()
+	if len(got) != 1 || !got[0].CordonedAt.IsZero() || !got[0].Stuck(time.Now()) || got[0].Kind != "spot-interruption" {
+		s.Errorf("%s: %+v", when, got)
+		return
+	}
+	const want = "the Node cannot be cordoned: "
+	if w := got[0].WaitsFor[0]; w.Cause != overview.Record || !strings.HasPrefix(w.Why, want) || !strings.Contains(w.Why, "nodes.example.com") {
+		s.Errorf("%s it waits for %+v, want %q and why", when, w, want)
+	}
 }
 
 // recordings counts the notices that were recorded.
@@ -85,14 +100,19 @@ func TestThePodsLeaveInTimeThoughEveryPatchOfTheNodeIsRefused(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {
 		s.failPatches()
+		episodes := s.ended()
 		s.lead()
 		begin := time.Now().Truncate(time.Second)
 		s.send(s.body("spot-interruption", theID))
-		s.after(59 * time.Second)
+		s.after(7 * time.Second)
+		s.wantUnwritten("soon after the notice")
+		s.after(52 * time.Second)
 		if n := len(s.drain.all()); n != 0 {
 			t.Fatalf("%d drains while the node may still be cordoned in time", n)
 		}
+		s.wantUnwritten("when nearly half of the notice has passed")
 		s.after(21 * time.Second)
+		s.wantUnwritten("while the pods leave")
 		drains := s.drain.all()
 		if len(drains) != 1 || !drains[0].terms.Deadline.Equal(begin.Add(2*time.Minute)) {
 			t.Fatalf("drains %+v 80 s after the notice, want one, with its deadline", drains)
@@ -108,6 +128,9 @@ func TestThePodsLeaveInTimeThoughEveryPatchOfTheNodeIsRefused(t *testing.T) {
 		if n := len(s.drain.all()); s.left() != 0 || n != 1 {
 			t.Errorf("%d messages left and %d drains when the node is gone", s.left(), n)
 		}
+		if all := episodes(); len(all) != 1 || !all[0].CordonedAt.IsZero() || !strings.Contains(all[0].Unwritten, "nodes.example.com") {
+			t.Errorf("the episodes are %+v, want one of a node that was not cordoned, and why", all)
+		}
 	})
 }
 
@@ -117,6 +140,7 @@ func TestADrainOfANodeThatCannotBeWrittenIsRecordedWhenItCan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tell(t, func(s *story) {
 				heal := s.failPatches()
+				episodes := s.ended()
 				s.lead()
 				s.terminate(4 * time.Minute)
 				s.send(s.body("spot-interruption", theID))
@@ -125,8 +149,16 @@ func TestADrainOfANodeThatCannotBeWrittenIsRecordedWhenItCan(t *testing.T) {
 					t.Errorf("%d drains when half of the nearer notice has passed; the other one is not to put it off", n)
 				}
 				s.after(after - 70*time.Second)
+				s.wantUnwritten("until it can be written")
+				healed := time.Now()
 				heal()
 				s.after(time.Minute)
+				if got := s.status(); len(got) != 0 {
+					t.Errorf("when it could be written: %+v", got)
+				}
+				if all := episodes(); len(all) != 1 || all[0].CordonedAt.Before(healed) || all[0].Unwritten == "" {
+					t.Errorf("the episodes are %+v, want one of a node that was cordoned late, and why", all)
+				}
 				i := s.intent()
 				if !i.Finished() || i.Outcome != intent.Drained || len(i.Entries) != 2 || !s.node().Spec.Unschedulable {
 					t.Errorf("the node carries %+v", i)

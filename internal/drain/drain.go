@@ -89,7 +89,7 @@ func (d *Drainer) Drain(ctx context.Context, request *evacuation.Request) (*evac
 	if errors.Is(err, evacuation.ErrMachineGone) {
 		err, r.result.Volumes = nil, 0
 		if !r.pods.listed {
-			r.result.Lost = d.unlistedPods(calls, request)
+			r.countLost(calls)
 		}
 	}
 	result := r.result // without the pods and all else that r has

@@ -768,7 +768,9 @@ func TestPodsThatCannotBeListedDoNotHoldTheDeadlineUp(t *testing.T) {
 	d := &Drainer{Client: kube, Grace: -1}
 	deadline := time.Now().Add(200 * time.Millisecond)
 	result, err := d.Drain(t.Context(), &evacuation.Request{Node: "node", Terms: evacuation.Terms{CordonedAt: time.Now(), Deadline: deadline}, Log: logtest.To(t.Output())})
-	if diff := cmp.Diff(evacuation.Result{Missed: []string{"all, which could not be listed"}}, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil {
+	if diff := cmp.Diff(evacuation.Result{
+		Missed: []string{"all, which could not be listed"}, Unlisted: "the pods of the node cannot be listed: away",
+	}, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil {
 		t.Errorf("result (-want +got):\n%s%v", diff, err)
 	}
 	if time.Now().Before(deadline) {
@@ -1047,7 +1049,9 @@ func TestANodeWhoseTurnDoesNotComeIsMissedAtItsDeadline(t *testing.T) {
 		s.gated()
 		s.pod("a")
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(30 * time.Second)}, nil)
-		s.wantEnd(result, err, evacuation.Result{Missed: []string{"all, which could not be listed"}}, 30*time.Second)
+		s.wantEnd(result, err, evacuation.Result{
+			Missed: []string{"all, which could not be listed"}, Unlisted: "the pods of the node are being listed",
+		}, 30*time.Second)
 	})
 }
 

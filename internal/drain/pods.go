@@ -23,6 +23,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // podStore holds the pods of one node as the API server reports them. A reflector writes to it: an
@@ -34,6 +35,8 @@ type podStore struct {
 	mu     sync.Mutex
 	pods   map[types.UID]*corev1.Pod
 	listed bool
+	failed error     // of the last list; nil: it has not ended, or all have been seen
+	since  time.Time // when the first list failed
 }
 
 func newPodStore() *podStore {
@@ -50,7 +53,9 @@ func (s *podStore) watch(ctx context.Context, d *Drainer, node string) {
 	requests := cache.ToListerWatcherWithContext(kube.ListWatch(p, p, onNode(node)))
 	inTurn := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			return takeTurn(ctx, p, lists, func() (runtime.Object, error) { return requests.ListWithContext(ctx, opts) })
+			list, err := takeTurn(ctx, p, lists, func() (runtime.Object, error) { return requests.ListWithContext(ctx, opts) })
+			s.noteList(err)
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			started, err := takeTurn(ctx, p, watches, func() (watch.Interface, error) {
@@ -121,6 +126,33 @@ func (s *podStore) synced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.listed
+}
+
+// noteList notes whether a list has failed.
+func (s *podStore) noteList(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed == nil {
+		s.since = time.Now()
+	}
+	s.failed = err
+}
+
+// wait says that the pods have not been seen so far, and why.
+func (s *podStore) wait(now time.Time) overview.Wait {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.failed == nil:
+		return overview.Wait{Cause: overview.List, Why: "the pods of the node are being listed"}
+	case now.Sub(s.since) < blockedTime:
+		return overview.Wait{Cause: overview.List, Why: unlisted(s.failed)}
+	}
+	return overview.Wait{Cause: overview.FailingList, Why: unlisted(s.failed)}
+}
+
+func unlisted(err error) string {
+	return truncate("the pods of the node cannot be listed: " + kube.Why(err))
 }
 
 // list returns the pods by namespace and name, as the API server lists them: what is told of several, or of the first,

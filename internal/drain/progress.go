@@ -3,6 +3,7 @@ package drain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 		p.Waits = []overview.Wait{atGate}
 		return p
 	case !r.pods.listed:
-		p.Waits = []overview.Wait{{Cause: overview.List, Why: "the pods of the node are being listed"}}
+		p.Waits = []overview.Wait{r.store.wait(now)}
 		return p
 	}
 	for _, pod := range r.pods.departed {
@@ -70,9 +71,7 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 		p.Waits[k].Until = earlier(p.Waits[k].Until, w.Until)
 		p.Waits[k].Pods++
 	}
-	slices.SortFunc(p.Waits, func(a, b overview.Wait) int {
-		return cmp.Or(b.Pods-a.Pods, cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(p.Waits, overview.ByWeight)
 	return p
 }
 
@@ -153,7 +152,11 @@ func inWords(w overview.Wait) string {
 
 // countKept counts a pod that is still there at the end, where it was no refusal that has kept it.
 func (n *nodePods) countKept(pod *corev1.Pod, now time.Time) {
-	switch w := n.waitOf(*n.leaving[pod.UID], now); w.Cause { //nolint:exhaustive // the others are refusals, or no reason
+	p := n.leaving[pod.UID]
+	if p.tier == own { // nobody can change that it goes last
+		return
+	}
+	switch w := n.waitOf(*p, now); w.Cause { //nolint:exhaustive // the others are refusals, or no reason
 	case overview.Kubelet, overview.Grace, overview.Surge, overview.Turn:
 		n.obstacles.count(w.Cause, w.Name, w.Why)
 	}
@@ -170,7 +173,14 @@ func (r *run) countMissed(now time.Time) {
 	}
 	if r.pods.countPods(&r.result.Missed); !synced {
 		r.result.Missed = []string{notListed}
+		r.noteUnlisted(r.store.wait(now).Why)
 	}
+}
+
+// noteUnlisted notes that nobody knows which pods had to leave.
+func (r *run) noteUnlisted(why string) {
+	r.result.Unlisted = why
+	r.result.Record.Kept = []overview.Refusal{{Cause: overview.FailingList, Why: why}}
 }
 
 // countPods counts each pod that had to leave in the result, at the end of the drain. The names of
@@ -243,13 +253,14 @@ func (d *Drainer) Remaining(ctx context.Context, node string, rules decision.Rul
 	return names, nil
 }
 
-// unlistedPods returns the pods of a node whose machine was gone before its drain had listed them.
-func (d *Drainer) unlistedPods(ctx context.Context, request *evacuation.Request) []string {
-	names, err := d.Remaining(ctx, request.Node, request.Rules)
+// countLost fills in the result where the machine was gone before the drain had listed its pods.
+func (r *run) countLost(ctx context.Context) {
+	names, err := r.drainer.Remaining(ctx, r.request.Node, r.request.Rules)
 	if err != nil {
-		return []string{notListed}
+		names = []string{notListed}
+		r.noteUnlisted(unlisted(errors.Unwrap(err)))
 	}
-	return names
+	r.result.Lost = names
 }
 
 const (

@@ -2,13 +2,19 @@ package drain
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
@@ -112,6 +118,42 @@ func TestADrainTellsThatItsMachineEndsBeforeAPod(t *testing.T) {
 		const want = "grace until 00:10:00Z; the machine ends 00:02:00Z"
 		if w := answers[0].Waits; len(w) != 1 || w[0].Why != want {
 			t.Errorf("%+v, want %q", w, want)
+		}
+	})
+}
+
+// Five pods wait for the one that a budget keeps.
+func TestWhatRefusesComesBeforeWhatWaitsForIt(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("db-0")
+		for k := range 5 {
+			s.pod(fmt.Sprint("critical-", k), func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) })
+		}
+		s.refuse = func(string) *metav1.Status {
+			return refusedBy("The disruption budget db needs 2 healthy pods and has 2 currently")
+		}
+		answers, _ := s.asking(evacuation.Terms{Deadline: s.begin.Add(2 * time.Minute)}, 20*time.Second)
+		if w := answers[0].Waits; len(w) != 2 || w[0].Cause != overview.Budget || w[1].Pods != 5 {
+			t.Errorf("it waits for %+v, want the budget first", w)
+		}
+	})
+}
+
+// Nothing of the drain is done, so somebody has to look; not at one failure, which passes.
+func TestADrainWhosePodsCannotBeListedSaysWhy(t *testing.T) {
+	play(t, func(s *stage) {
+		s.kube.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New(`User "handler" cannot list resource "pods"`))
+		})
+		answers, result := s.asking(evacuation.Terms{Deadline: s.begin.Add(time.Minute)}, 5*time.Second, 20*time.Second)
+		const why = `the pods of the node cannot be listed: forbidden: User "handler" cannot list resource "pods"`
+		for k, cause := range []overview.Cause{overview.List, overview.FailingList} {
+			if diff := cmp.Diff([]overview.Wait{{Cause: cause, Why: why}}, answers[k].Waits); diff != "" {
+				t.Errorf("answer %d (-want +got):\n%s", k, diff)
+			}
+		}
+		if diff := cmp.Diff([]overview.Refusal{{Cause: overview.FailingList, Why: why}}, result.Record.Kept); diff != "" || result.Unlisted != why {
+			t.Errorf("kept by (-want +got):\n%s\n%q", diff, result.Unlisted)
 		}
 	})
 }

@@ -140,7 +140,10 @@ func TestAMachineThatGoesLosesThePodsThatWereOnIt(t *testing.T) {
 				s.kube.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 					return true, nil, apierrors.NewInternalError(errors.New("away"))
 				})
-			}, 0, evacuation.Result{Lost: []string{"all, which could not be listed"}},
+			}, 0, evacuation.Result{
+				Lost:     []string{"all, which could not be listed"},
+				Unlisted: "the pods of the node cannot be listed: Internal error occurred: away",
+			},
 		},
 		"when all have left": {func(s *stage) { s.pod("quick") }, 3 * time.Second, evacuation.Result{Evicted: 1}},
 	} {

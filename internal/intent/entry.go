@@ -22,6 +22,8 @@ type Entry struct {
 	Newest time.Time `json:"newest,omitzero"`
 	// Deadline is when the machine goes away; zero: not known, nothing is forced.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Announced is the deadline that was announced, if the machine went before it; else zero. Deadline is when it went.
+	Announced time.Time `json:"announced,omitzero"`
 	// Returns: the machine comes back by itself, with another boot id. The termination hook holds a
 	// replacement of its root volume, or the scheduled change is a reboot.
 	Returns bool `json:"returns,omitempty"`
@@ -36,7 +38,7 @@ func (e Entry) with(more Entry) Entry {
 		if !more.Deadline.Equal(e.Deadline) {
 			e.IDs = nil // it may be moved back, and the news of that have an id from before
 		}
-		e.Deadline, e.Time, e.Terms = more.Deadline, more.Time, more.Terms
+		e.Deadline, e.Announced, e.Time, e.Terms = more.Deadline, time.Time{}, more.Time, more.Terms
 	}
 	if more.Time.After(e.newest()) {
 		e.Newest = more.Time

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -105,9 +106,19 @@ func (i Intent) HasPending(e Entry, now time.Time) bool {
 func (i Intent) Gone(now time.Time) Intent {
 	i.Entries = slices.Clone(i.Entries)
 	for k := range i.Entries {
-		if i.Entries[k].Deadline.After(now) {
-			i.Entries[k].Deadline = now
+		if e := &i.Entries[k]; e.Deadline.After(now) {
+			e.Announced, e.Deadline = e.Deadline, now
 		}
+	}
+	return i
+}
+
+// AsAnnounced is the intent with the deadlines that were announced, also where the machine went before them.
+func (i Intent) AsAnnounced() Intent {
+	i.Entries = slices.Clone(i.Entries)
+	for k := range i.Entries {
+		e := &i.Entries[k]
+		e.Deadline = cmp.Or(e.Announced, e.Deadline)
 	}
 	return i
 }

@@ -56,7 +56,11 @@ func TestAMachineThatStillGoesOutlivesTheEpisode(t *testing.T) {
 	if i = hooked.With(rebalance("b", 60), nil, at(60)); !i.Has(notice.ASGTerminate) || !i.Deadline().IsZero() {
 		t.Errorf("%+v, want the termination, without the deadline of a hook that is completed", i)
 	}
-	if gone := finished(Intent{}.With(spot("a", 120), nil, now), 30).Gone(at(60)); len(gone.Pending(at(60))) > 0 {
+	gone := finished(Intent{}.With(spot("a", 120), nil, now), 30).Gone(at(60))
+	if said := gone.AsAnnounced().Deadline(); !said.Equal(at(120)) || !gone.Memory(at(70)).Deadline.Equal(at(120)) {
+		t.Errorf("AWS said %s, and %s is remembered of it", at(120), said)
+	}
+	if len(gone.Pending(at(60))) > 0 {
 		t.Errorf("a machine that has gone still goes: %+v", gone.Pending(at(60)))
 	}
 }

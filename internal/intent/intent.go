@@ -122,7 +122,7 @@ func (i Intent) Memory(now time.Time) *Ended {
 	if len(i.Entries) == 0 || i.HeldBack && !i.Finished() && i.Last != nil { // what was only held back tells little
 		return i.Last
 	}
-	cause := i.Cause()
+	cause := i.AsAnnounced().Cause()
 	e := &Ended{
 		Kind: cause.Kind, Rule: i.Terms().Rule, Outcome: i.Outcome, Pods: i.Pods, Began: i.Began(),
 		CordonedAt: i.CordonedAt, Deadline: cause.Deadline, FinishedAt: i.FinishedAt,

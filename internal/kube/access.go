@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
@@ -184,4 +185,13 @@ func CheckAccess(
 		return missing
 	}
 	return err
+}
+
+// Why is what the API server says of a request that has failed. Of one that is forbidden it leaves out whose it was:
+// these names are long, and what follows would be cut.
+func Why(err error) string {
+	if _, why, found := strings.Cut(err.Error(), " is forbidden: "); found && apierrors.IsForbidden(err) {
+		return "forbidden: " + why
+	}
+	return err.Error()
 }

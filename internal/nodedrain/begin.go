@@ -184,7 +184,7 @@ func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 		if !carried.HeldBack || d.unrecorded.Load() {
 			return nil
 		}
-		d.goUnrecorded(d.log, released(carried))
+		d.goUnrecorded(d.log, released(carried), err)
 		return nil
 	})
 }

@@ -305,6 +305,8 @@ type carrier struct {
 	// turn is a lock that can wait with a context: see lock. It is held to write unrecorded.
 	turn       chan struct{}
 	unrecorded atomic.Bool // the node cannot be written: the intent is here alone
+	// unwrittenFor is why the node could not be written when its pods had to leave; nil: it could.
+	unwrittenFor atomic.Pointer[string]
 
 	mu      sync.Mutex
 	reserve bool           // Karpenter gets the pods off; see delegate
@@ -450,6 +452,7 @@ func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 	defer d.unlock()
 	ended := d.r.hasEnded(d)
 	err := d.recordAtLast(ctx)
+	defer func() { d.r.noteWrite(d.ref, nil, err) }()
 	if err == nil {
 		var carried *intent.Intent
 		carried, err = d.r.Cluster.Record(ctx, d.ref, func(i intent.Intent) intent.Intent {
@@ -466,7 +469,7 @@ func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 		left := change(d.carried())
 		d.setIntent(left)
 		d.r.Cluster.Remember(d.ref, left)
-		return nil
+		err = nil
 	}
 	return err
 }

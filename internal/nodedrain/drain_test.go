@@ -385,7 +385,7 @@ func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
 				entry := &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now, Deadline: now.Add(2 * time.Minute)}
 				n := &News{Entry: entry, Void: func() bool { return test.void }}
 				p := &recording{Registry: r, News: n, ref: theRef, log: r.Log}
-				if err := p.drainUnrecorded(ctx, d); err != nil {
+				if err := p.drainUnrecorded(ctx, d, errors.New("refused")); err != nil {
 					t.Fatal(err)
 				}
 				if got := <-began; got != test.want {

@@ -151,12 +151,12 @@ type history struct {
 	uncompleted []intent.Hook
 }
 
-// pods are what became of the pods, as the node carries it; nil: there was no evacuation.
+// pods are what became of the pods, as the node carries it; nil: there was no evacuation, or it is not known.
 func (h history) pods() *intent.Pods {
 	if h.drain == nil {
 		return nil
 	}
-	return new(intent.Pods(*report.CountsOf(*h.drain)))
+	return (*intent.Pods)(report.CountsOf(*h.drain))
 }
 
 // recordEpisode tells of the episode of a drain that ends with err. It is silent if the next leader goes on with the
@@ -174,6 +174,12 @@ func (d *Drain) recordEpisode(err error) {
 	}
 	if d.history.drain != nil {
 		e = report.WithDrain(e, *d.history.drain)
+	}
+	if why := d.unwrittenFor.Load(); why != nil {
+		e.Unwritten = *why
+	}
+	if d.unrecorded.Load() {
+		e.CordonedAt = time.Time{} // it never was
 	}
 	e.Hooks, e.UncompletedHooks = report.HooksOf(d.history.hooks), report.HooksOf(d.history.uncompleted)
 	if e.Ended.IsZero() || calledOff { // else the node says when: a later leader knows the episode by that

@@ -11,9 +11,11 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
@@ -44,6 +46,7 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
 	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) (err error) {
 		joined, err = p.tryOnce(ctx, try)
+		r.noteWrite(ref, n.Entry, err)
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
 		}
@@ -75,7 +78,7 @@ func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 	carried, isDone, err := p.write(try, d)
 	switch {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (late || d.unrecorded.Load()):
-		return nil, errors.Join(err, p.drainUnrecorded(ctx, d))
+		return nil, errors.Join(err, p.drainUnrecorded(ctx, d, err))
 	case err != nil, isDone, carried.Finished():
 		p.drop(d)
 		return nil, err
@@ -227,8 +230,8 @@ func (p *recording) halfPassed(now time.Time) bool {
 // meanwhile. The drain waits for that at its end, and what has come to the node until then leaves, too.
 //
 // The caller holds the lock since before the try that has failed, and calls place.Recorded afterwards. A drain that has
-// started may have ended since. Then the next try begins another one.
-func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
+// started may have ended since. Then the next try begins another one. why is the error of the try.
+func (p *recording) drainUnrecorded(ctx context.Context, d *Drain, why error) error {
 	carried := d.carried()
 	if on, ok := p.intentOn(d.ref); !d.started && ok {
 		carried = on
@@ -245,7 +248,7 @@ func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
 	}
 	p.Observer.Recorded(*p.Entry)
 	p.isNew = false
-	d.goUnrecorded(p.log.WithValues("node", d.ref.Name), next)
+	d.goUnrecorded(p.log.WithValues("node", d.ref.Name), next, why)
 	if d.started {
 		return nil
 	}
@@ -253,9 +256,11 @@ func (p *recording) drainUnrecorded(ctx context.Context, d *Drain) error {
 }
 
 // goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
-func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent) {
-	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon")
+func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent, why error) {
+	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon",
+		"error", why)
 	d.unrecorded.Store(true)
+	d.unwrittenFor.CompareAndSwap(nil, new(overview.Clean(kube.Why(why))))
 	d.setIntent(i)
 }
 

@@ -139,8 +139,9 @@ type Registry struct {
 
 	leftPods leftPods
 
-	mu     sync.Mutex
-	byNode map[types.UID]*Drain // one a node
+	mu        sync.Mutex
+	byNode    map[types.UID]*Drain    // one a node
+	unwritten map[types.UID]unwritten // see noteWrite
 }
 
 // New returns a registry without drains. Run carries them out.
@@ -151,6 +152,8 @@ func New(cfg Config) *Registry {
 		toRun:    make(chan *Drain),
 		resumed:  make(chan struct{}),
 		byNode:   map[types.UID]*Drain{},
+
+		unwritten: map[types.UID]unwritten{},
 	}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,

@@ -41,9 +41,21 @@ func (r *Registry) Status(ctx context.Context) []overview.Node {
 		})
 	}
 	asking.Wait()
-	list := make([]overview.Node, 0, len(nodes))
-	for _, n := range nodes {
-		if n != nil {
+	failures := r.failedWrites(time.Now())
+	list := make([]overview.Node, 0, len(nodes)+len(failures))
+	for k, n := range nodes {
+		if n == nil {
+			continue
+		}
+		if w, fails := failures[all[k].ref.UID]; fails {
+			n.WaitsFor = append(n.WaitsFor, w.wait(n))
+			delete(failures, all[k].ref.UID)
+		}
+		bound(n)
+		list = append(list, *n)
+	}
+	for _, w := range failures {
+		if n := w.node(); n != nil && r.Cluster.Exists(w.ref) {
 			list = append(list, *n)
 		}
 	}
@@ -58,6 +70,9 @@ func (d *Drain) status(ctx context.Context) *overview.Node {
 		return nil
 	}
 	n := report.NodeOf(d.ref, carried)
+	if d.unrecorded.Load() {
+		n.CordonedAt = time.Time{}
+	}
 	stage, waits := d.said()
 	if stage != "" {
 		n.Stage = stage
@@ -74,21 +89,36 @@ func (d *Drain) status(ctx context.Context) *overview.Node {
 		}
 		n.WaitsFor = append(slices.Clone(waits), progress.Waits...)
 	} else if result := d.evacuated.Load(); result != nil {
-		n.Pods = &overview.Pods{
-			Left:   len(result.Missed) + len(result.Lost) + len(result.Unconfirmed),
-			Forced: result.Forced, Gone: result.Evicted + result.Forced + result.Ended,
-		}
-		n.LastAsked, n.PodsGone = result.Record.LastAsked, cmp.Or(result.Record.PodsGone, n.PodsGone)
-		n.LastLeft = result.Record.LastLeft
-		if n.Pods.Left > 0 { // nobody waits for them any more
-			n.PodsGone = time.Time{}
-		}
+		afterPods(&n, result)
 	}
+	return &n
+}
+
+// afterPods adds how the drain of the pods has ended.
+func afterPods(n *overview.Node, result *evacuation.Result) {
+	if why := result.Unlisted; why != "" {
+		n.PodsGone = time.Time{}
+		n.WaitsFor = append(n.WaitsFor, overview.Wait{Cause: overview.FailingList, Why: why})
+		return
+	}
+	n.Pods = &overview.Pods{
+		Left:   len(result.Missed) + len(result.Lost) + len(result.Unconfirmed),
+		Forced: result.Forced, Gone: result.Evicted + result.Forced + result.Ended,
+	}
+	n.LastAsked, n.PodsGone = result.Record.LastAsked, cmp.Or(result.Record.PodsGone, n.PodsGone)
+	n.LastLeft = result.Record.LastLeft
+	if n.Pods.Left > 0 { // nobody waits for them any more
+		n.PodsGone = time.Time{}
+	}
+}
+
+// bound orders the waits, and leaves out those beyond the first, and what JSON cannot express.
+func bound(n *overview.Node) {
 	n.WaitsFor = encodable(n.WaitsFor)
+	slices.SortStableFunc(n.WaitsFor, overview.ByWeight)
 	if more := len(n.WaitsFor) - mostWaits; more > 0 {
 		n.WaitsFor, n.MoreWaits = n.WaitsFor[:mostWaits], more
 	}
-	return &n
 }
 
 // encodable returns the waits without ends that JSON cannot express. They come of times that a kubelet has made up.

@@ -36,6 +36,10 @@ func (e *Episode) advice() (all []string) {
 		all = append(all, "Volumes were attached to the end: check the node part of the CSI driver, which must not leave "+
 			"before the pods, or set the option `enable-out-of-service-taint`.")
 	}
+	if e.Unwritten != "" {
+		all = append(all, fmt.Sprintf("Node %s could not be cordoned in time: %s. "+doctorAdvice, name(e.Node),
+			prose(strings.TrimSuffix(e.Unwritten, "."))))
+	}
 	if a := e.lateCordon(); a != "" {
 		all = append(all, a)
 	}
@@ -54,7 +58,7 @@ func (e *Episode) lateCordon() string {
 	took := e.CordonedAt.Sub(e.Began)
 	hurries := !e.Deadline.IsZero() && e.Deadline.Sub(e.Began) < time.Hour // each second counts
 	switch {
-	case e.Began.IsZero(), took <= slowCordon, e.Known != Everything, e.cordonedAgain(), !hurries:
+	case e.Unwritten != "", e.Began.IsZero(), took <= slowCordon, e.Known != Everything, e.cordonedAgain(), !hurries:
 		return ""
 	case e.HeldBack != "":
 		return fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",
@@ -74,6 +78,8 @@ func (e *Episode) graceWasTooLong() bool {
 
 const graceAdvice = "Keep `terminationGracePeriodSeconds` well below the notice (120 s for spot), and look with " +
 	"`kubectl nth what-if spot --node NODE`."
+
+const doctorAdvice = "`kubectl nth doctor` says which rights are missing; else look at webhooks and policies for it."
 
 // advice says what to change about what kept pods; empty: nothing is known that helps.
 func (r *Refusal) advice() string {
@@ -101,7 +107,8 @@ var remedies = map[Cause]string{
 	Grace:           "Pods were still stopping at the deadline. " + graceAdvice,
 	Kubelet: "No kubelet confirmed the end of pods: the machine was overloaded or already dead, or containers did not " +
 		"stop. Look at its console output, and set the option `enable-out-of-service-taint` if volumes must move.",
-	Surge: "Replacements of single pods were not ready in time: run two replicas, or make the pods start faster.",
+	FailingList: "{why}. " + doctorAdvice,
+	Surge:       "Replacements of single pods were not ready in time: run two replicas, or make the pods start faster.",
 	Turn: "Pods that leave last, or after others, ran out of time: mark fewer pods `node-termination-handler/leave: " +
 		"last`.",
 }

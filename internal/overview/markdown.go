@@ -68,9 +68,12 @@ func (r *Report) Harmed() bool {
 // CutShort reports whether a pod is known to have been killed before the end of its grace period.
 func (e *Episode) CutShort() bool { return e.Pods != nil && e.Pods.Cut > 0 }
 
-// Incomplete reports whether it is not known how a drain has ended, or of a part of the time which drains there were.
+// Incomplete reports whether it is not known how a drain has ended, or what became of all of its pods, or of a part of
+// the time which drains there were.
 func (r *Report) Incomplete() bool {
-	unknown := slices.ContainsFunc(r.Episodes, func(e Episode) bool { return e.Outcome == "" })
+	unknown := slices.ContainsFunc(r.Episodes, func(e Episode) bool {
+		return e.Outcome == "" || e.Pods != nil && e.Pods.Partial
+	})
 	return unknown || r.Missing != "" || r.isPartial()
 }
 
@@ -198,7 +201,7 @@ func (r *Report) Pods() string {
 	}
 	text := fmt.Sprintf("Pods%s: %d left in order, %d forced, %s%s", of, left, forced, besides, lost)
 	if partial > 0 {
-		text += fmt.Sprintf(" %s was interrupted, by a pause or a change of leader: pods that had left before are not "+
+		text += fmt.Sprintf(" Of %s, interrupted by a pause or a change of leader, the pods that had left before are not "+
 			"counted.", Count(partial, "drain"))
 	}
 	return text
@@ -295,6 +298,16 @@ func (e *Episode) verdict() string {
 			text = end.verdict
 		}
 	}
+	if e.unlisted() {
+		text = "Which pods were still there is not known: they could not be listed."
+	}
+	if e.Unwritten != "" {
+		cordoned := "was cordoned too late"
+		if e.CordonedAt.IsZero() {
+			cordoned = "was not cordoned"
+		}
+		text += " The node " + cordoned + ": " + prose(strings.TrimSuffix(e.Unwritten, ".")) + "."
+	}
 	if e.Why != "" {
 		text += " Reason: " + prose(e.Why) + "."
 	}
@@ -341,7 +354,7 @@ func (e *Episode) begin() time.Time { return cmp.Or(e.Began, e.CordonedAt, e.Fir
 
 // cordonedAgain reports whether the node was cordoned before that, too: a pod was asked to leave earlier.
 func (e *Episode) cordonedAgain() bool {
-	return !e.FirstAsked.IsZero() && e.CordonedAt.After(e.FirstAsked)
+	return !e.FirstAsked.IsZero() && e.CordonedAt.After(e.FirstAsked) && e.Unwritten == ""
 }
 
 // A step is something that was done.
@@ -396,24 +409,18 @@ func (e *Episode) steps() (steps []step) {
 }
 
 func (e *Episode) writePods(b *strings.Builder) {
-	p := e.Pods
-	if p == nil {
-		return
-	}
-	fmt.Fprintf(b, "\n**Pods**: %d evicted, %d ended by themselves, %d forced%s. Lost: **%d**%s.\n",
-		p.Evicted, p.Ended, p.Forced, listed(p.ForcedPods), e.lost(), listed(p.Remaining))
-	if len(p.CutShort) > 0 {
-		fmt.Fprintf(b, "\n**Killed before the end of their grace periods**%s.\n", listed(p.CutShort))
-	}
-	if p.Stayed > 0 {
-		fmt.Fprintf(b, "\n**Stayed**, as an option, a rule or their owners say, and go with the machine: %d%s.\n",
-			p.Stayed, listed(p.StayedPods))
+	if p := e.Pods; p != nil {
+		p.write(b, e.lost())
 	}
 	if len(e.Refused) > 0 {
 		b.WriteString("\n**What kept pods**\n")
 	}
 	for _, r := range e.Refused {
-		fmt.Fprintf(b, "- %s: %s\n", Count(r.Pods, "pod"), prose(r.Why))
+		count := ""
+		if r.Pods > 0 {
+			count = Count(r.Pods, "pod") + ": "
+		}
+		b.WriteString("- " + count + prose(r.Why) + "\n")
 	}
 	if e.AwaitedBalancers > 0 || len(e.Targets) > 0 {
 		fmt.Fprintf(b, "\n**Load balancers**: awaited for %s", seconds(e.AwaitedBalancers))
@@ -424,6 +431,23 @@ func (e *Episode) writePods(b *strings.Builder) {
 	}
 	if e.AwaitedVolumes > 0 || e.Volumes > 0 {
 		fmt.Fprintf(b, "\n**Volumes**: awaited for %s, %d still attached at the end.\n", seconds(e.AwaitedVolumes), e.Volumes)
+	}
+}
+
+// unlisted reports whether the pods that had to leave are not known, because they could not be listed.
+func (e *Episode) unlisted() bool {
+	return slices.ContainsFunc(e.Refused, func(r Refusal) bool { return r.Cause == FailingList })
+}
+
+func (p *Counts) write(b *strings.Builder, lost int) {
+	fmt.Fprintf(b, "\n**Pods**: %d evicted, %d ended by themselves, %d forced%s. Lost: **%d**%s.\n",
+		p.Evicted, p.Ended, p.Forced, listed(p.ForcedPods), lost, listed(p.Remaining))
+	if len(p.CutShort) > 0 {
+		fmt.Fprintf(b, "\n**Killed before the end of their grace periods**%s.\n", listed(p.CutShort))
+	}
+	if p.Stayed > 0 {
+		fmt.Fprintf(b, "\n**Stayed**, as an option, a rule or their owners say, and go with the machine: %d%s.\n",
+			p.Stayed, listed(p.StayedPods))
 	}
 }
 

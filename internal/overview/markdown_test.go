@@ -230,13 +230,46 @@ func TestPodsThatDidNotHaveToLeaveAreTold(t *testing.T) {
 	}}}
 	text := r.Markdown()
 	for _, want := range []string{
-		"3 left in order, 0 forced, 2 stayed as somebody wants it, **0 lost**. 1 drain was interrupted, " +
-			"by a pause or a change of leader: pods that had left before are not counted.", "go with the machine: 2 (",
+		"3 left in order, 0 forced, 2 stayed as somebody wants it, **0 lost**. Of 1 drain, interrupted " +
+			"by a pause or a change of leader, the pods that had left before are not counted.", "go with the machine: 2 (",
 		"It was interrupted, by a pause or a change of leader: pods that had left before are not counted. Only what the node carries",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it does not say %q:\n%s", want, text)
 		}
+	}
+	if !r.Incomplete() {
+		t.Error("it is said to be complete, and an earlier leader may have lost or cut any number of pods")
+	}
+}
+
+// The handler lacked the rights to patch Nodes and to list pods.
+func TestAReportOfANodeThatWasNotTouchedSaysSo(t *testing.T) {
+	const why = "the pods of the node cannot be listed: forbidden: User handler cannot list pods"
+	r := &overview.Report{At: now, Node: "a", Episodes: []overview.Episode{{
+		Node: "a", Kind: "spot-interruption", Outcome: "missed", Began: ago(3 * time.Minute), Deadline: ago(time.Minute), Ended: now, Known: overview.Everything,
+		Unwritten: "forbidden: User handler cannot patch nodes", Refused: []overview.Refusal{{Cause: overview.FailingList, Why: why}},
+	}}}
+	text := r.Markdown()
+	for _, want := range []string{
+		"Which pods were still there is not known: they could not be listed. The node was not cordoned: forbidden: User handler cannot patch nodes.\n",
+		"- " + why + "\n", "`kubectl nth doctor` says which rights are missing",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not say %q:\n%s", want, text)
+		}
+	}
+	for _, not := range []string{"the node was cordoned", "Lost:", "0 pods"} {
+		if strings.Contains(text, not) {
+			t.Errorf("it says %q:\n%s", not, text)
+		}
+	}
+	if !r.Harmed() {
+		t.Error("it harmed nobody")
+	}
+	r.Episodes[0].FirstAsked, r.Episodes[0].CordonedAt = ago(2*time.Minute), ago(90*time.Second)
+	if text := r.Markdown(); !strings.Contains(text, "was cordoned too late: forbidden") || strings.Contains(text, "again") {
+		t.Errorf("cordoned late:\n%s", text)
 	}
 }
 
@@ -253,7 +286,7 @@ func TestAReportIsAboutItsNodeAndTime(t *testing.T) {
 // Neither a link, nor a mention, nor HTML, nor another line is made of what somebody else has named.
 func TestHostileNamesAreNoMarkdown(t *testing.T) {
 	e := overview.Episode{
-		Node: hostile, Instance: hostile, Kind: hostile, Outcome: hostile, Why: hostile, Rule: hostile, HeldBack: hostile, CordonedAt: now, Began: now, Ended: now,
+		Node: hostile, Instance: hostile, Kind: hostile, Outcome: hostile, Why: hostile, Rule: hostile, HeldBack: hostile, CordonedAt: now, Unwritten: hostile, Began: now, Ended: now,
 		Notices: []overview.Notice{{Kind: hostile, ID: hostile, Code: hostile, Rule: hostile, Deadline: now}},
 		Pods:    &overview.Counts{Forced: 1, ForcedPods: []string{hostile}, Remaining: []string{hostile}},
 		Targets: []string{hostile}, Hooks: []overview.Hook{{Group: hostile, Name: hostile}},
@@ -261,7 +294,7 @@ func TestHostileNamesAreNoMarkdown(t *testing.T) {
 	}
 	harmless := e
 	harmless.Node = "a"
-	for _, cause := range []overview.Cause{overview.Budget, overview.Webhook, overview.Refused, overview.Grace} {
+	for _, cause := range []overview.Cause{overview.Budget, overview.Webhook, overview.Refused, overview.Grace, overview.FailingList} {
 		e.Refused = append(e.Refused, overview.Refusal{Cause: cause, Name: hostile + "/" + hostile, Why: hostile, Pods: 1})
 	}
 	r := &overview.Report{

@@ -171,7 +171,7 @@ type Node struct {
 	LastLeft  time.Time `json:"lastLeft,omitzero"`   // when a pod had last left; zero: none has, or not known
 	PodsGone  time.Time `json:"podsGone,omitzero"`   // when the last pod had left; zero: not yet, or not known
 	Hooks     []Hook    `json:"hooks,omitempty"`     // that wait for the node
-	WaitsFor  []Wait    `json:"waitsFor,omitempty"`  // what keeps most pods comes first; at most eight
+	WaitsFor  []Wait    `json:"waitsFor,omitempty"`  // by ByWeight; at most eight
 	MoreWaits int       `json:"moreWaits,omitempty"` // what is not in WaitsFor
 }
 
@@ -223,8 +223,9 @@ const (
 	MaxUnready      Cause = "max-unready"      // the option max-unready-nodes
 	Replacement     Cause = "replacement"      // an instance that replaces this one
 	Worker          Cause = "worker"           // the option workers
-	Record          Cause = "record"           // the first write to the Node
+	Record          Cause = "record"           // a write to the Node, which fails for a while
 	List            Cause = "list"             // the list of the node's pods
+	FailingList     Cause = "failing-list"     // one that fails for a while
 	Karpenter       Cause = "karpenter"        // Karpenter gets the pods off
 	Budget          Cause = "budget"           // a PodDisruptionBudget that allows no disruption
 	TwoBudgets      Cause = "two-budgets"      // two budgets cover a pod, which the eviction API refuses

@@ -26,7 +26,28 @@ func (c Cause) Refuses() bool {
 
 // blocks reports whether the cause does not end by itself, or nobody knows its end.
 func (c Cause) blocks() bool {
-	return c.Refuses() || slices.Contains([]Cause{Kubelet, Volume, Target, FailingHook}, c)
+	return c.Refuses() || c.disables() || slices.Contains([]Cause{Kubelet, Volume, Target, FailingHook}, c)
+}
+
+// disables reports whether the handler itself cannot do its work, as where it has not the rights for it.
+func (c Cause) disables() bool { return c == Record || c == FailingList }
+
+// ByWeight orders waits: what keeps the handler from its work comes first, then what refuses to let pods go, then what
+// else does not end by itself; of these, what keeps most pods.
+func ByWeight(a, b Wait) int {
+	return cmp.Or(a.Cause.rank()-b.Cause.rank(), b.Pods-a.Pods, cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Name, b.Name))
+}
+
+func (c Cause) rank() int {
+	switch {
+	case c.disables():
+		return 0
+	case c.Refuses():
+		return 1
+	case c.blocks():
+		return 2
+	}
+	return 3
 }
 
 // Blocked reports whether the node waits for something that somebody has to clear away.
@@ -36,7 +57,8 @@ func (n *Node) Blocked() bool {
 
 // Emptied reports whether nothing is known to be left on the node that has to leave.
 func (n *Node) Emptied() bool {
-	return (n.Pods == nil || n.Pods.Left == 0) && (!n.PodsGone.IsZero() || n.Stage == Completing)
+	left := n.Pods != nil && n.Pods.Left > 0 || n.disabled()
+	return !left && (!n.PodsGone.IsZero() || n.Stage == Completing)
 }
 
 // forcesSoon reports whether a pod is about to be forced, because its eviction is refused.
@@ -46,14 +68,20 @@ func (n *Node) forcesSoon(now time.Time) bool {
 	})
 }
 
-// Stuck reports whether somebody should look at the node: its deadline has passed and pods are left, or it is blocked,
-// and no pod has left for 15 minutes, or a pod is forced in 30 s or less, or the deadline is 30 s away or less.
+// disabled reports whether the handler cannot do its work on the node.
+func (n *Node) disabled() bool {
+	return slices.ContainsFunc(n.WaitsFor, func(w Wait) bool { return w.Cause.disables() })
+}
+
+// Stuck reports whether somebody should look at the node: the handler cannot write it, or list its pods; or its
+// deadline has passed and pods are left; or it is blocked, and no pod has left for 15 minutes, or a pod is forced in
+// 30 s or less, or the deadline is 30 s away or less.
 func (n *Node) Stuck(now time.Time) bool {
 	since := slices.MaxFunc([]time.Time{n.Since, n.CordonedAt, n.LastLeft, n.PodsGone}, time.Time.Compare)
 	switch {
 	case !n.Deadline.IsZero() && !now.Before(n.Deadline) && !n.Emptied():
 		return true
-	case n.forcesSoon(now), n.Blocked() && !since.IsZero() && now.Sub(since) >= longBlocked:
+	case n.disabled(), n.forcesSoon(now), n.Blocked() && !since.IsZero() && now.Sub(since) >= longBlocked:
 		return true
 	}
 	return n.Blocked() && !n.Deadline.IsZero() && n.Deadline.Sub(now) <= soon

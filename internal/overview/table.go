@@ -250,7 +250,7 @@ func (p *Pods) describe() string {
 	return fmt.Sprint(p.Left)
 }
 
-// waits returns what the node waits for: what keeps most pods, or all of it.
+// waits returns what the node waits for: what weighs most, or all of it.
 func (n *Node) waits(now time.Time, style Style) string {
 	most := len(n.WaitsFor)
 	if !style.Wide {

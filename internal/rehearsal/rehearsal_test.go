@@ -95,7 +95,7 @@ func TestTheReportIsAStoryWithTheBudgetsInIt(t *testing.T) {
 
 4 pods would have to leave; 1 without a controller: nothing creates it again; 2 blocked by a PodDisruptionBudget; 2 deleted, not evicted
 default/two has 1 replica: down during the drain
-would be lost: lone
+would not be created again: lone
 would be killed before the end of their grace periods: lone
 nothing is left at the deadline, after 120 s
 This is the worst case of a drain that begins at once: every pod uses its whole grace period, and no PodDisruptionBudget allows more evictions later. Admission webhooks and policies are not asked.
@@ -225,7 +225,7 @@ func TestBudgetsThatMayNotBeReadAreSaidToBeUnread(t *testing.T) {
 	}
 }
 
-func TestAPodIsLostThatNothingMakesAnewAndCutThatGetsTooLittleTime(t *testing.T) {
+func TestAPodThatNothingMakesAnewIsNamedAndOneThatGetsTooLittleTimeIsCut(t *testing.T) {
 	client := fake.NewClientset(
 		pod("default", "well", "well", 30), pod("default", "bare", "bare", 30, bare), pod("default", "slow", "slow", 600),
 		pod("default", "blocked", "blocked", 30), budget("b", "blocked", 0),
@@ -239,7 +239,7 @@ func TestAPodIsLostThatNothingMakesAnewAndCutThatGetsTooLittleTime(t *testing.T)
 		"without one": {evacuation.Terms{}, nil},
 	} {
 		got := rehearse(t, client, tt.terms).Summary()
-		if diff := cmp.Diff([][]string{{"bare"}, tt.cut}, [][]string{got.Lost, got.Cut}); diff != "" {
+		if diff := cmp.Diff([][]string{{"bare"}, tt.cut}, [][]string{got.Uncontrolled, got.Cut}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

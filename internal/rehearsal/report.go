@@ -41,14 +41,16 @@ type Summary struct {
 	Pods         int
 	Names        []string
 	Ended        int           // of which nothing runs any more: they are not among the others
-	Uncontrolled int           // without a controller: nothing recreates them
+	Uncontrolled []string      // without a controller: nothing creates them again
 	Longest      time.Duration // the longest grace that a pod asks for
 	Blocked      int           // by budgets
 	Forced       int           // deleted, not evicted
 	Cut          []string      // killed before the end of their grace periods
 	Left         []string      // still there at the end
-	// Lost are the pods that nothing recreates, or that are there when the instance goes away.
-	Lost []string
+	Lost         []string      // of the Left, if the instance goes away then
+	// Stayed do not have to leave, as an option, a rule or their owners say, and go with the instance. They are not among
+	// the others.
+	Stayed []string
 }
 
 // Summary counts.
@@ -56,7 +58,7 @@ func (r *Report) Summary() Summary {
 	var s Summary
 	for _, f := range r.Fates {
 		if f.Stays && f.Why != "" && !ofDaemonSet(f.Pod) && !r.Terms.Deadline.IsZero() {
-			s.Lost = append(s.Lost, evacuation.NameOf(f.Pod)) // an option, a rule or its owner keeps it there to the end
+			s.Stayed = append(s.Stayed, evacuation.NameOf(f.Pod))
 		}
 		if f.Stays {
 			continue
@@ -67,9 +69,8 @@ func (r *Report) Summary() Summary {
 		}
 		s.Pods++
 		s.Names = append(s.Names, evacuation.NameOf(f.Pod))
-		bare := metav1.GetControllerOf(f.Pod) == nil
-		if bare {
-			s.Uncontrolled++
+		if metav1.GetControllerOf(f.Pod) == nil {
+			s.Uncontrolled = append(s.Uncontrolled, evacuation.NameOf(f.Pod))
 		}
 		s.Longest = max(s.Longest, f.Own)
 		if len(f.Blocked) > 0 {
@@ -85,9 +86,9 @@ func (r *Report) Summary() Summary {
 		if !leaves {
 			s.Left = append(s.Left, evacuation.NameOf(f.Pod))
 		}
-		if bare || !leaves && !r.Terms.Deadline.IsZero() {
-			s.Lost = append(s.Lost, evacuation.NameOf(f.Pod))
-		}
+	}
+	if !r.Terms.Deadline.IsZero() {
+		s.Lost = s.Left
 	}
 	return s
 }
@@ -100,8 +101,8 @@ func ofDaemonSet(p *corev1.Pod) bool {
 // String is the summary in a line, such as "12 pods, 2 without a controller, longest grace 60 s".
 func (s Summary) String() string {
 	line := overview.Count(s.Pods, "pod")
-	if s.Uncontrolled > 0 {
-		line += fmt.Sprintf(", %d without a controller", s.Uncontrolled)
+	if n := len(s.Uncontrolled); n > 0 {
+		line += fmt.Sprintf(", %d without a controller", n)
 	}
 	if s.Pods > 0 {
 		line += ", longest grace " + Seconds(s.Longest)
@@ -178,7 +179,7 @@ func (r *Report) conclusion() string {
 		n    int
 		text string
 	}{
-		{s.Uncontrolled, "without a controller: nothing creates it again"},
+		{len(s.Uncontrolled), "without a controller: nothing creates it again"},
 		{s.Blocked, "blocked by a PodDisruptionBudget"},
 		{s.Forced, "deleted, not evicted"},
 		{s.Ended, "ended before: not waited for"},
@@ -197,6 +198,13 @@ func (r *Report) conclusion() string {
 	}
 	if len(s.Lost) > 0 {
 		fmt.Fprintf(&b, "would be lost: %s\n", strings.Join(s.Lost, ", "))
+	}
+	if len(s.Uncontrolled) > 0 {
+		fmt.Fprintf(&b, "would not be created again: %s\n", strings.Join(s.Uncontrolled, ", "))
+	}
+	if len(s.Stayed) > 0 {
+		fmt.Fprintf(&b, "would go with the instance, as an option, a rule or their owners say: %s\n",
+			strings.Join(s.Stayed, ", "))
 	}
 	if len(s.Cut) > 0 {
 		fmt.Fprintf(&b, "would be killed before the end of their grace periods: %s\n", strings.Join(s.Cut, ", "))

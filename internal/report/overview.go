@@ -45,6 +45,7 @@ func EpisodesOf(ref cluster.Ref, i intent.Intent) (all []overview.Episode) {
 
 // EpisodeOf is what the intent of a node says of the episode that it carries. The caller adds what else is known.
 func EpisodeOf(ref cluster.Ref, i intent.Intent) overview.Episode {
+	i = i.AsAnnounced()
 	e := overview.Episode{
 		Node: ref.Name, Instance: ref.Instance, Kind: kindOf(i), Rule: i.Terms().Rule,
 		Outcome: outcomeNamed(i.Outcome), Pods: carriedCounts(i.Pods), Known: overview.AsCarried,
@@ -106,9 +107,12 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 	return e
 }
 
-// CountsOf counts what became of the pods of a drain.
+// CountsOf counts what became of the pods of a drain; nil: they could not be listed.
 func CountsOf(d Drain) *overview.Counts {
 	r := d.Result
+	if r.Unlisted != "" {
+		return nil
+	}
 	missed, lost, unconfirmed := d.Left()
 	return &overview.Counts{
 		Partial: d.Resumed,

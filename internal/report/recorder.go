@@ -151,8 +151,8 @@ func values(e overview.Episode) []any {
 	all := []any{
 		"node", e.Node, "instance", e.Instance, "kind", e.Kind, "rule", e.Rule, "outcome", e.Outcome, "why", e.Why,
 		"known", string(e.Known), "notices", notices(e), "heldBack", e.HeldBack, "began", e.Began,
-		"cordonedAt", e.CordonedAt, "firstAsked", e.FirstAsked, "lastAsked", e.LastAsked, "podsGone", e.PodsGone,
-		"deadline", e.Deadline, "slackSeconds", e.Slack,
+		"cordonedAt", e.CordonedAt, "unwritten", e.Unwritten, "firstAsked", e.FirstAsked, "lastAsked", e.LastAsked,
+		"podsGone", e.PodsGone, "deadline", e.Deadline, "slackSeconds", e.Slack,
 	}
 	if p := e.Pods; p != nil {
 		all = append(all, "evicted", &p.Evicted, "forced", &p.Forced, "ended", p.Ended, "missed", p.Missed, "lost", p.Lost,

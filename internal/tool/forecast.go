@@ -34,7 +34,7 @@ type WhatIf struct {
 	JSON bool
 }
 
-// Run prints what would happen, and reports whether pods would be lost or cut short.
+// Run prints what would happen, and reports whether pods would be lost, cut short, or not created again.
 func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (harms bool, err error) {
 	targets, view, err := w.targets(ctx, s)
 	if err != nil {
@@ -69,7 +69,9 @@ func (w WhatIf) Run(ctx context.Context, s *Session, out io.Writer) (harms bool,
 	default:
 		err = all[0].write(out)
 	}
-	return slices.ContainsFunc(all, func(f forecast) bool { return len(f.lost())+len(f.cut()) > 0 }), err
+	return slices.ContainsFunc(all, func(f forecast) bool {
+		return len(f.lost())+len(f.cut())+len(f.uncontrolled()) > 0
+	}), err
 }
 
 // targets returns the nodes that are asked about, and what is known of their pods.
@@ -250,7 +252,15 @@ func (f forecast) lost() []string {
 		return nil // nothing goes away
 	}
 	s := f.Summary()
-	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Names, s.Lost))))
+	return slices.Sorted(slices.Values(slices.Concat(s.Names, s.Stayed)))
+}
+
+// uncontrolled returns the pods that would be evicted and not be created again.
+func (f forecast) uncontrolled() []string {
+	if f.whyNotDrained() != "" {
+		return nil
+	}
+	return f.Summary().Uncontrolled
 }
 
 // cut returns the pods that would be killed before the end of their grace periods: none where the handler moves none.
@@ -265,6 +275,7 @@ func worstFirst(a, b forecast) int {
 	x, y := a.Summary(), b.Summary()
 	return cmp.Or(
 		-cmp.Compare(len(a.lost()), len(b.lost())), -cmp.Compare(len(a.cut()), len(b.cut())),
+		-cmp.Compare(len(a.uncontrolled()), len(b.uncontrolled())),
 		-cmp.Compare(x.Blocked, y.Blocked), -cmp.Compare(x.Forced, y.Forced),
 		-cmp.Compare(len(a.down()), len(b.down())), -cmp.Compare(x.Pods, y.Pods),
 		cmp.Compare(a.node.Name, b.node.Name),
@@ -336,11 +347,12 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 	b.WriteString(s.origin.text(s.identity))
 	fmt.Fprintf(&b, "%s for each node separately, the worst first:\n\n", kind.Dashed())
 	fmt.Fprintf(&b, "  %-*s  %4s  %4s  %4s  %7s  %7s\n", width, "node", "pods", "lost", "cut", "blocked", "deleted")
-	nodes, pods, cutShort := 0, 0, 0
+	nodes, pods, cutShort, uncontrolled := 0, 0, 0, 0
 	var down []string // workloads
 	for _, f := range all {
 		sum, lost, cut := f.Summary(), f.lost(), f.cut()
 		cutShort += len(cut)
+		uncontrolled += len(f.uncontrolled())
 		if len(lost) > 0 {
 			nodes++
 			pods += len(lost)
@@ -356,7 +368,7 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 			remark += "; " + remedy
 		}
 		if remark == "" {
-			remark = harm(lost, cut)
+			remark = harm(lost, cut, f.uncontrolled())
 		}
 		line := fmt.Sprintf("  %-*s  %4d  %4d  %4d  %7s  %7d  %s",
 			width, f.node.Name, sum.Pods, len(lost), len(cut), blocked, sum.Forced, remark)
@@ -364,9 +376,9 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		down = append(down, f.down()...)
 	}
 	down = slices.Compact(slices.Sorted(slices.Values(down)))
-	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; %s would be cut short; %s would be down during the drain",
-		nodes, overview.Count(len(all), "node"), pods, overview.Count(cutShort, "pod"),
-		overview.Count(len(down), "workload"))
+	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; %s would be cut short; %d would not be created again; "+
+		"%s would be down during the drain", nodes, overview.Count(len(all), "node"), pods,
+		overview.Count(cutShort, "pod"), uncontrolled, overview.Count(len(down), "workload"))
 	if len(down) > 0 {
 		b.WriteString(": " + strings.Join(evacuation.Names(down, mostDown), ", "))
 	}
@@ -381,14 +393,17 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 	return err
 }
 
-// harm names the pods of a node that would be lost or cut short.
-func harm(lost, cut []string) string {
+// harm names the pods of a node that would be lost, cut short, or not created again.
+func harm(lost, cut, uncontrolled []string) string {
 	var parts []string
 	if len(lost) > 0 {
 		parts = append(parts, "lost: "+strings.Join(lost, ", "))
 	}
 	if len(cut) > 0 {
 		parts = append(parts, "cut short: "+strings.Join(cut, ", "))
+	}
+	if len(uncontrolled) > 0 {
+		parts = append(parts, "not created again: "+strings.Join(uncontrolled, ", "))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -415,8 +430,10 @@ type nodeReport struct {
 	Pods     []rehearsal.PodReport `json:"pods"`
 	Lost     []string              `json:"lost"`
 	Cut      []string              `json:"cut"` // killed before the end of their grace periods
-	Left     []string              `json:"left"`
-	Down     []string              `json:"down"` // workloads
+	// Uncontrolled would not be created again.
+	Uncontrolled []string `json:"uncontrolled"`
+	Left         []string `json:"left"`
+	Down         []string `json:"down"` // workloads
 	// AwaitedClaims are those whose volumes the drain may wait for after the pods.
 	AwaitedClaims []string `json:"awaitedClaims,omitempty"`
 	// BudgetsUnread says why PodDisruptionBudgets could not be read.
@@ -430,7 +447,8 @@ func (f forecast) report() nodeReport {
 		Ignored: f.whyNotDrained(), Remedy: remedy, Why: string(f.Why), Rule: f.Rule, Begin: f.begin(), Limits: f.uses,
 		ReplacesFirst: f.Intent.ReplacesFirst(),
 		Pods:          []rehearsal.PodReport{},
-		Lost:          orEmpty(f.lost()), Cut: orEmpty(f.cut()), Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
+		Lost:          orEmpty(f.lost()), Cut: orEmpty(f.cut()), Uncontrolled: orEmpty(f.uncontrolled()),
+		Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
 	}
 	if r.Ignored == "" {
 		r.Pods, r.AwaitedClaims = f.PodReports(), f.AwaitedClaims()

@@ -84,7 +84,7 @@ spot-interruption for each node separately, the worst first:
   well         1     0     0        0        0
   empty        0     0     0        0        0
 
-1 of 4 nodes would lose pods, 2 in all; 1 pod would be cut short; 2 workloads would be down during the drain: default/db, default/web
+1 of 4 nodes would lose pods, 2 in all; 1 pod would be cut short; 0 would not be created again; 2 workloads would be down during the drain: default/db, default/web
 what-if --node NAME shows one node pod by pod. This is the worst case of a drain that begins at once: every pod uses its whole grace period. Admission webhooks and policies are not asked.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {

@@ -207,7 +207,7 @@ func (v *Viewer) findLease(ctx context.Context) (*coordinationv1.Lease, error) {
 // ask gets what the leader serves on a path. The error is unreachable if there is no answer.
 func (v *Viewer) ask(ctx context.Context, l *leader, path string, into any) error {
 	unanswered := func(err error) error {
-		u := unreachable{why: l.whyUnreachable(err), leaderless: l.expired && l.silent > leaderless}
+		u := unreachable{why: l.whyUnreachable(err), leaderless: l.nobodyLeads()}
 		if u.leaderless {
 			u.pods = l.Namespace
 		}
@@ -274,6 +274,9 @@ func (v *Viewer) stream(ctx context.Context, l *leader, path string) (io.ReadClo
 	return getDirectly(ctx, "http://"+net.JoinHostPort(host, l.port)+path)
 }
 
+// nobodyLeads reports whether no other replica leads either. Since the end of the Lease one could.
+func (l *leader) nobodyLeads() bool { return l.expired && l.silent > leaderless }
+
 // likely says what the likely reason is that it does not answer.
 func (l *leader) likely() string {
 	const next = "then another replica leads, mostly within 20 seconds"
@@ -294,6 +297,9 @@ func (l *leader) whyUnreachable(err error) string {
 	}
 	why, isUnreachable := errors.AsType[unreachable](err)
 	switch {
+	case l.expired && !l.nobodyLeads():
+		return fmt.Sprintf("%s has not renewed its Lease for %s, so it leads no more: another replica leads within %s of "+
+			"that, or nobody does", pod, overview.Length(l.silent), overview.Length(leaderless))
 	case l.expired:
 		return fmt.Sprintf("nobody leads: %s has not renewed its Lease for %s. Check that the handler's pods run",
 			pod, overview.Length(l.silent))

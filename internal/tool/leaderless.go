@@ -23,7 +23,7 @@ func (v *Viewer) withPods(ctx context.Context, u unreachable) unreachable {
 	if err != nil {
 		return u
 	}
-	why, unready := "", false
+	why, ready, unready := "", false, false
 	for k := range list.Items {
 		pod := &list.Items[k]
 		p := doctor.PodOf(pod)
@@ -32,7 +32,9 @@ func (v *Viewer) withPods(ctx context.Context, u unreachable) unreachable {
 		case p.DaemonSet, ended, p.State.Leaving: // it does not lead
 		case p.State.Ready && u.never != "": // it leads, by another Lease or without one
 			return u
-		case !p.State.Ready:
+		case p.State.Ready:
+			ready = true
+		default:
 			unready = true
 			if why == "" {
 				why = v.whyNotReady(ctx, pod, p.State)
@@ -42,8 +44,11 @@ func (v *Viewer) withPods(ctx context.Context, u unreachable) unreachable {
 	if u.never != "" && unready {
 		u.why, u.leaderless = u.never, true
 	}
-	if why != "" {
+	switch {
+	case why != "":
 		u.why += ". " + why
+	case ready && u.leaderless: // such as one that hangs
+		u.why += ". Some count as ready: kubectl nth doctor says more"
 	}
 	return u
 }

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -466,6 +467,11 @@ func TestThePodsTellWhyNobodyLeads(t *testing.T) {
 		"there is no pod":                {nil, nil, nil, absent},
 		"the pods may not be listed":     {nil, nil, []corev1.Pod{}, absent},
 		"all are ready, and nobody does": {leaseOf(""), nil, []corev1.Pod{ready}, unheld},
+		"it hangs, and counts as ready": {
+			leaseOf("handler-1_x", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-time.Hour))) }), nil,
+			[]corev1.Pod{ready},
+			ended + ". Some count as ready: kubectl nth doctor says more",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answers := map[string]any{
@@ -484,6 +490,19 @@ func TestThePodsTellWhyNobodyLeads(t *testing.T) {
 				t.Errorf("leaderless is %t: %s", o.Leaderless, o.Missing)
 			}
 		})
+	}
+}
+
+// The next replica needs a moment after the end of the Lease: until then it is not said that nobody leads.
+func TestAReplicaMayLeadSoonAfterALeaseHasExpired(t *testing.T) {
+	l := &leader{Lease: leaseOf("handler-1_x"), pod: "handler-1", expired: true, silent: 18 * time.Second, lasts: 15 * time.Second}
+	const want = "pod node-termination-handler/handler-1 has not renewed its Lease for 18s, so it leads no more: another replica leads within 30s of that, or nobody does"
+	if got := l.whyUnreachable(context.DeadlineExceeded); got != want || l.nobodyLeads() {
+		t.Errorf("nobody leads: %t; %s", l.nobodyLeads(), got)
+	}
+	l.silent = 31 * time.Second
+	if got := l.whyUnreachable(context.DeadlineExceeded); !strings.HasPrefix(got, "nobody leads: ") || !l.nobodyLeads() {
+		t.Errorf("nobody leads: %t; %s", l.nobodyLeads(), got)
 	}
 }
 

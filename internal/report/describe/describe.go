@@ -72,6 +72,9 @@ func announced(d report.Decision) string {
 func Drain(d report.Drain) string {
 	r := d.Result
 	count := fmt.Sprintf("%d evicted, %d deleted", r.Evicted, r.Forced)
+	if r.Unlisted != "" {
+		count = r.Unlisted
+	}
 	if r.Ended > 0 {
 		count += fmt.Sprintf(", %d ended", r.Ended)
 	}
@@ -79,7 +82,7 @@ func Drain(d report.Drain) string {
 		how  string
 		pods []string
 	}{{"unconfirmed", r.Unconfirmed}, {"lost", r.Lost}, {"missed", r.Missed}} {
-		if n := len(more.pods); n > 0 {
+		if n := len(more.pods); n > 0 && r.Unlisted == "" {
 			count = fmt.Sprintf("%d %s, %s", n, more.how, count)
 		}
 	}
