@@ -40,6 +40,16 @@ Exit status: 0 explained; 1 explain failed; 2 mistakes in the options.`,
 			e.Kind, problems = parseKind(args)
 		}
 		e.JSON = *output == tool.FormatJSON
+		if e.Start < 0 {
+			problems = append(problems, options.Problem{Name: "start", Text: "must not be negative"})
+		}
+		for _, name := range []string{"code", "start"} {
+			if e.Kind != notice.ScheduledChange && e.Kind != notice.Ignored && flags.Changed(name) {
+				problems = append(problems, options.Problem{
+					Name: name, Text: "has no effect on " + e.Kind.Dashed() + ": it is of a scheduled change",
+				})
+			}
+		}
 		return slices.Concat(problems, checkNode(e.Node), checkOutput())
 	}
 	p.withSession(cmd, tool.Loader{QueueOptional: true}, check, func(ctx context.Context, s *tool.Session) error {

@@ -29,7 +29,8 @@ Exit status: 0 no pod was lost or cut short; 1 report failed; 2 mistakes in the 
 killed before the end of their grace periods, or lost: they were still on the node, or perhaps,
 when its machine went away; 4 it is not known, because the
 leader was not asked, or does not know all drains of that time: its pod is younger, and another one has
-led before it, or it keeps no older ones; or a node does not tell how its drain has ended.`,
+led before it, or it keeps no older ones; or a node does not tell how its drain has ended, or an
+earlier leader had begun it.`,
 	}
 	flags := cmd.Flags()
 	node := flags.String("node", "", "Name of the node. By default the report is on all nodes.")

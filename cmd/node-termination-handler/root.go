@@ -197,11 +197,27 @@ func reports(cmd *cobra.Command) bool {
 func unexpectedArgs(cmd *cobra.Command, args []string) options.Problems {
 	problems := options.UnexpectedArgs(args)
 	for k, arg := range args {
-		if isLikeCommand(cmd, arg) {
+		switch {
+		case isLikeCommand(cmd, arg):
 			problems[k].Text = "is not a command; did you mean " + cmd.SuggestionsFor(arg)[0] + "?"
+		case cmd.HasParent() && cmd.HasAvailableSubCommands():
+			problems[k].Text = "is not a command of " + cmd.Name() + ": " + subcommands(cmd)
+		case cmd.Flags().Lookup("node") != nil:
+			problems[k].Text = "is not an option; did you mean --node " + arg + "?"
 		}
 	}
 	return problems
+}
+
+// subcommands are the names of the commands below cmd.
+func subcommands(cmd *cobra.Command) string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // isLikeCommand reports whether an argument is a command below cmd that was misspelled.

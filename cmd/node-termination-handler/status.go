@@ -21,11 +21,11 @@ waits for. Above them it says who leads, how the queue is, and what is held back
 It asks the leader, by way of the API server. If the leader cannot be asked, it shows what the nodes
 themselves carry, and says why that is all. It changes nothing.
 
-Exit status: 0 no node is stuck; 1 status failed; 2 mistakes in the options; 3 a node is stuck: its
-deadline has passed and pods are left, or it is blocked, and no pod has left for 15 minutes, or a
-pod is forced or the deadline comes within 30 s; 4 no node is known to be stuck, but the leader was
-not asked, or cannot see all; 5 no notice is acted on, because the handler is paused, nobody leads,
-or receives fail, whatever else is so.`,
+Exit status: 0 no node is stuck; 1 status failed; 2 mistakes in the options; 3 a node is stuck: the
+handler cannot write it or list its pods, or its deadline has passed and pods are left, or it is
+blocked, and no pod has left for 15 minutes, or a pod is forced or the deadline comes within 30 s;
+4 no node is known to be stuck, but the leader was not asked, or cannot see all; 5 no notice is acted
+on, because the handler is paused, nobody leads, or receives fail, whatever else is so.`,
 	}
 	var s tool.Status
 	format, checkOutput := outputFlag(cmd, tool.FormatText, tool.FormatWide, tool.FormatJSON)

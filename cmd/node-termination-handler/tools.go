@@ -47,7 +47,7 @@ func (p *program) withViewer(
 		programName+", or the one that is found.")
 	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		problems := slices.Concat(p.wrong, options.UnexpectedArgs(args))
+		problems := slices.Concat(p.wrong, unexpectedArgs(cmd, args))
 		for _, check := range checks {
 			problems = append(problems, check()...)
 		}

@@ -24,9 +24,9 @@ needs no queue.
 
 ` + kindHelp() + `
 
-Exit status: 0 no pod would be lost or cut short; 1 what-if failed; 2 mistakes in the options; 3 pods
-would be lost: nothing creates them again, they are still there when the instance goes away, or the
-handler ignores the notice; or pods would be killed before the end of their grace periods.`,
+Exit status: 0 no pod would be harmed; 1 what-if failed; 2 mistakes in the options; 3 pods would be
+lost: they are still there when the instance goes away, or the handler ignores the notice; or killed
+before the end of their grace periods; or not created again, because they have no controller.`,
 		ValidArgsFunction: completeKind,
 	}
 	w := tool.WhatIf{Kind: notice.SpotInterruption}

@@ -137,8 +137,11 @@ func (d *demo) asPods(ctx context.Context) error {
 	return nil
 }
 
-// stay tells how to use the playground and returns when it is interrupted, without an error,
-// or when a replica has failed. One that is killed starts again.
+// backOff is after which time a replica that has failed starts again: the first pause of a kubelet.
+const backOff = 10 * time.Second
+
+// stay tells how to use the playground and returns when it is interrupted. A replica that has ended starts again while
+// its pod runs.
 func (d *demo) stay(ctx context.Context) error {
 	if err := d.writeVariables(); err != nil {
 		return err
@@ -180,18 +183,28 @@ func (d *demo) stay(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
+	again := make(chan *replica, replicas)
 	for {
 		select {
 		case <-d.events: // nobody tells this story
 		case r := <-d.ended:
+			var pause time.Duration
 			switch {
 			case r.evicted:
 			case r.failed():
-				return errors.New(r.fate())
-			default: // its pod runs, so asPods starts it again
+				d.say("%s: it starts again after %s, as on its node", r.fate(), backOff)
+				pause = backOff
+			default:
 				d.say("%s: it starts again, as on its node", r.fate())
-				d.replicas = slices.DeleteFunc(d.replicas, func(other *replica) bool { return other == r })
 			}
+			time.AfterFunc(pause, func() {
+				select {
+				case again <- r:
+				case <-ctx.Done():
+				}
+			})
+		case r := <-again: // asPods starts it if its pod runs
+			d.replicas = slices.DeleteFunc(d.replicas, func(other *replica) bool { return other == r })
 		case <-ticker.C:
 			d.showLeader(ctx)
 			if err := d.asPods(ctx); err != nil && ctx.Err() == nil {

@@ -44,7 +44,7 @@ func (s *story) wantUnwritten(when string) {
 		return
 	}
 	const want = "the Node cannot be cordoned: "
-	if w := got[0].WaitsFor[0]; w.Cause != overview.Record || !strings.HasPrefix(w.Why, want) || !strings.Contains(w.Why, "nodes.example.com") {
+	if w := got[0].WaitsFor[0]; w.Cause != overview.FailingWrite || !strings.HasPrefix(w.Why, want) || !strings.Contains(w.Why, "nodes.example.com") {
 		s.Errorf("%s it waits for %+v, want %q and why", when, w, want)
 	}
 }
@@ -104,9 +104,9 @@ func TestThePodsLeaveInTimeThoughEveryPatchOfTheNodeIsRefused(t *testing.T) {
 		s.lead()
 		begin := time.Now().Truncate(time.Second)
 		s.send(s.body("spot-interruption", theID))
-		s.after(7 * time.Second)
+		s.after(10 * time.Second)
 		s.wantUnwritten("soon after the notice")
-		s.after(52 * time.Second)
+		s.after(49 * time.Second)
 		if n := len(s.drain.all()); n != 0 {
 			t.Fatalf("%d drains while the node may still be cordoned in time", n)
 		}
@@ -128,7 +128,7 @@ func TestThePodsLeaveInTimeThoughEveryPatchOfTheNodeIsRefused(t *testing.T) {
 		if n := len(s.drain.all()); s.left() != 0 || n != 1 {
 			t.Errorf("%d messages left and %d drains when the node is gone", s.left(), n)
 		}
-		if all := episodes(); len(all) != 1 || !all[0].CordonedAt.IsZero() || !strings.Contains(all[0].Unwritten, "nodes.example.com") {
+		if all := episodes(); len(all) != 1 || !all[0].CordonedAt.IsZero() || !strings.Contains(all[0].Uncordoned, "nodes.example.com") {
 			t.Errorf("the episodes are %+v, want one of a node that was not cordoned, and why", all)
 		}
 	})
@@ -156,7 +156,7 @@ func TestADrainOfANodeThatCannotBeWrittenIsRecordedWhenItCan(t *testing.T) {
 				if got := s.status(); len(got) != 0 {
 					t.Errorf("when it could be written: %+v", got)
 				}
-				if all := episodes(); len(all) != 1 || all[0].CordonedAt.Before(healed) || all[0].Unwritten == "" {
+				if all := episodes(); len(all) != 1 || all[0].CordonedAt.Before(healed) || all[0].Uncordoned == "" {
 					t.Errorf("the episodes are %+v, want one of a node that was cordoned late, and why", all)
 				}
 				i := s.intent()
@@ -229,6 +229,53 @@ func TestTheNextLeaderDrainsANodeThatCannotBeWritten(t *testing.T) {
 		s.after(40 * time.Second)
 		if n := len(s.drain.all()); n != 2 || s.left() != 1 {
 			t.Errorf("%d drains, %d messages left", n, s.left())
+		}
+	})
+}
+
+func TestANodeThatIsCordonedAndCannotBeWrittenAnyMoreIsNotSaidToTakePods(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = time.Hour
+		episodes := s.ended()
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Second)
+		s.failPatches()
+		s.send(s.body("spot-interruption", theID))
+		for _, after := range []time.Duration{10 * time.Second, 65 * time.Second} { // the second is in the unrecorded drain
+			s.after(after)
+			got := s.status()
+			if len(got) != 1 || got[0].CordonedAt.IsZero() || len(got[0].WaitsFor) == 0 || !strings.HasPrefix(got[0].WaitsFor[0].Why, "the Node cannot be written: ") {
+				t.Errorf("%+v", got)
+			}
+		}
+		s.end(theID)
+		s.remove(theNode)
+		s.after(2 * time.Minute)
+		if all := episodes(); len(all) != 1 || all[0].CordonedAt.IsZero() || all[0].Uncordoned != "" {
+			t.Errorf("episodes %+v", all)
+		}
+	})
+}
+
+// One request fails, and the next is due in an hour.
+func TestOneFailureIsNoNodeThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = 20 * time.Second
+		s.lead()
+		heal := s.failPatches()
+		s.send(s.body("spot-interruption", theID))
+		s.after(300 * time.Millisecond)
+		heal()
+		for range 20 {
+			s.after(time.Second)
+			for _, n := range s.status() {
+				if len(n.WaitsFor) > 0 && n.WaitsFor[0].Cause == overview.FailingWrite {
+					t.Fatalf("%+v", n)
+				}
+			}
 		}
 	})
 }

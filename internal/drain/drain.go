@@ -115,7 +115,7 @@ type run struct {
 	cordonPending time.Time // when the node was last seen to be cordoned again soon; zero: never
 	nextProgress  time.Time // when the log says next what the drain waits for; zero: not set yet
 
-	waitsAtGate bool            // the drain has not begun
+	begun       bool            // the pods are being listed, or were; else it waits at the gate
 	volumeWaits []overview.Wait // what is waited for after the pods; nil: nothing
 
 	inFlight int           // requests in flight
@@ -174,7 +174,7 @@ func (r *run) startWatch(ctx, calls context.Context) error {
 	if err != nil || release == nil {
 		return err
 	}
-	r.slots.start = release
+	r.slots.start, r.begun = release, true
 	go r.store.watch(calls, r.drainer, r.request.Node)
 	for timeout := time.Now().Add(requestTimeout); !r.store.synced(); {
 		until := earlier(timeout, r.end())

@@ -32,6 +32,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
 	"github.com/node-termination-handler/node-termination-handler/internal/kube/kubetest"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 )
 
@@ -769,7 +770,7 @@ func TestPodsThatCannotBeListedDoNotHoldTheDeadlineUp(t *testing.T) {
 	deadline := time.Now().Add(200 * time.Millisecond)
 	result, err := d.Drain(t.Context(), &evacuation.Request{Node: "node", Terms: evacuation.Terms{CordonedAt: time.Now(), Deadline: deadline}, Log: logtest.To(t.Output())})
 	if diff := cmp.Diff(evacuation.Result{
-		Missed: []string{"all, which could not be listed"}, Unlisted: "the pods of the node cannot be listed: away",
+		Missed: []string{"all, which could not be listed"}, Unlisted: &overview.Wait{Cause: overview.List, Why: "the pods of the node cannot be listed: away"},
 	}, *result, cmpopts.IgnoreTypes(evacuation.Record{})); diff != "" || err != nil {
 		t.Errorf("result (-want +got):\n%s%v", diff, err)
 	}
@@ -1050,7 +1051,7 @@ func TestANodeWhoseTurnDoesNotComeIsMissedAtItsDeadline(t *testing.T) {
 		s.pod("a")
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(30 * time.Second)}, nil)
 		s.wantEnd(result, err, evacuation.Result{
-			Missed: []string{"all, which could not be listed"}, Unlisted: "the pods of the node are being listed",
+			Missed: []string{"all, which could not be listed"}, Unlisted: &overview.Wait{Cause: overview.Gate, Why: "other requests to the API server go first"},
 		}, 30*time.Second)
 	})
 }

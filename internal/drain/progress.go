@@ -31,12 +31,8 @@ func (r *run) progress(now time.Time) evacuation.Progress {
 	p := evacuation.Progress{
 		Listed: r.pods.listed, LastAsked: record.LastAsked, LastLeft: record.LastLeft, PodsGone: record.PodsGone,
 	}
-	switch {
-	case r.waitsAtGate:
-		p.Waits = []overview.Wait{atGate}
-		return p
-	case !r.pods.listed:
-		p.Waits = []overview.Wait{r.store.wait(now)}
+	if !r.pods.listed {
+		p.Waits = []overview.Wait{r.listWait(now)}
 		return p
 	}
 	for _, pod := range r.pods.departed {
@@ -153,10 +149,11 @@ func inWords(w overview.Wait) string {
 // countKept counts a pod that is still there at the end, where it was no refusal that has kept it.
 func (n *nodePods) countKept(pod *corev1.Pod, now time.Time) {
 	p := n.leaving[pod.UID]
-	if p.tier == own { // nobody can change that it goes last
+	w := n.waitOf(*p, now)
+	if w.Cause == overview.Turn && p.tier == own { // nobody can change that it goes last
 		return
 	}
-	switch w := n.waitOf(*p, now); w.Cause { //nolint:exhaustive // the others are refusals, or no reason
+	switch w.Cause { //nolint:exhaustive // the others are refusals, or no reason
 	case overview.Kubelet, overview.Grace, overview.Surge, overview.Turn:
 		n.obstacles.count(w.Cause, w.Name, w.Why)
 	}
@@ -173,14 +170,22 @@ func (r *run) countMissed(now time.Time) {
 	}
 	if r.pods.countPods(&r.result.Missed); !synced {
 		r.result.Missed = []string{notListed}
-		r.noteUnlisted(r.store.wait(now).Why)
+		r.noteUnlisted(r.listWait(now))
 	}
 }
 
 // noteUnlisted notes that nobody knows which pods had to leave.
-func (r *run) noteUnlisted(why string) {
-	r.result.Unlisted = why
-	r.result.Record.Kept = []overview.Refusal{{Cause: overview.FailingList, Why: why}}
+func (r *run) noteUnlisted(w overview.Wait) {
+	r.result.Unlisted = &w
+	r.result.Record.Kept = []overview.Refusal{{Cause: w.Cause, Why: w.Why}}
+}
+
+// listWait is what a drain waits for that has not seen its pods.
+func (r *run) listWait(now time.Time) overview.Wait {
+	if !r.begun {
+		return atGate
+	}
+	return r.store.wait(now)
 }
 
 // countPods counts each pod that had to leave in the result, at the end of the drain. The names of
@@ -258,7 +263,7 @@ func (r *run) countLost(ctx context.Context) {
 	names, err := r.drainer.Remaining(ctx, r.request.Node, r.request.Rules)
 	if err != nil {
 		names = []string{notListed}
-		r.noteUnlisted(unlisted(errors.Unwrap(err)))
+		r.noteUnlisted(overview.Wait{Cause: overview.FailingList, Why: unlisted(errors.Unwrap(err))})
 	}
 	r.result.Lost = names
 }

@@ -152,8 +152,8 @@ func TestADrainWhosePodsCannotBeListedSaysWhy(t *testing.T) {
 				t.Errorf("answer %d (-want +got):\n%s", k, diff)
 			}
 		}
-		if diff := cmp.Diff([]overview.Refusal{{Cause: overview.FailingList, Why: why}}, result.Record.Kept); diff != "" || result.Unlisted != why {
-			t.Errorf("kept by (-want +got):\n%s\n%q", diff, result.Unlisted)
+		if diff := cmp.Diff([]overview.Refusal{{Cause: overview.FailingList, Why: why}}, result.Record.Kept); diff != "" || result.Unlisted == nil || result.Unlisted.Why != why {
+			t.Errorf("kept by (-want +got):\n%s\n%+v", diff, result.Unlisted)
 		}
 	})
 }

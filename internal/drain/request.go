@@ -29,8 +29,6 @@ import (
 // acquireSlot waits at the gate, with the priority of the present terms. At the deadline it
 // returns nil and no error.
 func (r *run) acquireSlot(ctx context.Context) (release func(time.Duration), err error) {
-	r.waitsAtGate = true
-	defer func() { r.waitsAtGate = false }()
 	for release == nil && err == nil && !r.pastEnd(time.Now()) {
 		deadline := r.request.Terms.Deadline
 		priority := pace.Priority{Deadline: deadline, Rank: pace.Begin, Lends: true}

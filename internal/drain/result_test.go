@@ -19,6 +19,7 @@ import (
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/race"
 	"github.com/node-termination-handler/node-termination-handler/internal/evacuation"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 )
 
 // there are the pods that the API server has and that have not ended.
@@ -142,7 +143,7 @@ func TestAMachineThatGoesLosesThePodsThatWereOnIt(t *testing.T) {
 				})
 			}, 0, evacuation.Result{
 				Lost:     []string{"all, which could not be listed"},
-				Unlisted: "the pods of the node cannot be listed: Internal error occurred: away",
+				Unlisted: &overview.Wait{Cause: overview.FailingList, Why: "the pods of the node cannot be listed: Internal error occurred: away"},
 			},
 		},
 		"when all have left": {func(s *stage) { s.pod("quick") }, 3 * time.Second, evacuation.Result{Evicted: 1}},

@@ -143,9 +143,8 @@ type Result struct {
 	Lost []string
 	// Unconfirmed are pods that should have ended, but whose kubelet has not confirmed it.
 	Unconfirmed []string
-	// Unlisted is why the pods could not be listed: a sentence without a dot. Missed or Lost has one text in their place.
-	// Empty: they could.
-	Unlisted string
+	// Unlisted is why the pods were not listed in time; nil: they were. Missed or Lost has one text in their place.
+	Unlisted *overview.Wait
 
 	// Surged are those of the Ended whose workload had begun to roll out a replacement.
 	Surged []string

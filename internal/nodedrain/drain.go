@@ -49,6 +49,7 @@ type Drain struct {
 
 	started  bool           // Run has it; guarded by turn
 	resumed  bool           // an earlier leader has begun it
+	partial  bool           // by which pods may have left; only the goroutine of the drain uses it
 	outcome  intent.Outcome // of its evacuation; only the goroutine of Run uses it
 	ended    bool           // guarded by Registry.mu
 	detached bool           // load balancers were waited for; only the goroutine of the drain uses it
@@ -97,6 +98,7 @@ func (d *Drain) run(ctx context.Context) error {
 	defer d.watchNode(working)()
 	defer stop(nil)
 	var err error
+	d.partial = d.resumed && !d.carried().HeldBack
 	if d.resumed {
 		err = d.forgetWhatPassed(working)
 	}
@@ -305,8 +307,8 @@ type carrier struct {
 	// turn is a lock that can wait with a context: see lock. It is held to write unrecorded.
 	turn       chan struct{}
 	unrecorded atomic.Bool // the node cannot be written: the intent is here alone
-	// unwrittenFor is why the node could not be written when its pods had to leave; nil: it could.
-	unwrittenFor atomic.Pointer[string]
+	// uncordonedFor is why the node could not be cordoned when its pods had to leave; nil: it could, or was cordoned.
+	uncordonedFor atomic.Pointer[string]
 
 	mu      sync.Mutex
 	reserve bool           // Karpenter gets the pods off; see delegate
@@ -452,7 +454,11 @@ func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 	defer d.unlock()
 	ended := d.r.hasEnded(d)
 	err := d.recordAtLast(ctx)
-	defer func() { d.r.noteWrite(d.ref, nil, err) }()
+	defer func() {
+		if !errors.Is(ctx.Err(), context.Canceled) { // else it is another matter by now
+			d.r.noteWrite(d.ref, nil, err)
+		}
+	}()
 	if err == nil {
 		var carried *intent.Intent
 		carried, err = d.r.Cluster.Record(ctx, d.ref, func(i intent.Intent) intent.Intent {

@@ -145,7 +145,7 @@ func (d evacuateStage) conclude(targets *report.Targets, took time.Duration, err
 	final := d.carried()
 	ended := report.Drain{
 		Node: d.ref, Intent: final, Outcome: outcomeOf(final, result, err), Result: result, Targets: *targets, Took: took,
-		Resumed: d.resumed,
+		Resumed: d.partial,
 	}
 	if ended.Outcome != "" {
 		ended.Told = d.r.leftPods.told(d.ref.UID, result, time.Now())

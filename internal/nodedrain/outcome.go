@@ -131,6 +131,9 @@ type leftPod struct {
 // told are the pods left by a drain that an earlier one of the node has left too. A pod of a StatefulSet may come back
 // under its name: after intent.StaleAfter it is another one.
 func (l leftPods) told(node types.UID, r evacuation.Result, now time.Time) (names []string) {
+	if r.Unlisted != nil {
+		return nil
+	}
 	for _, name := range slices.Concat(r.Missed, r.Lost, r.Unconfirmed) {
 		key := leftPod{node, name}
 		ended, told := l.ended.Get(key)
@@ -169,16 +172,16 @@ func (d *Drain) recordEpisode(err error) {
 	carried := d.carried()
 	e := report.EpisodeOf(d.ref, carried)
 	e.Known, e.HeldBack = overview.Everything, d.history.heldBack
-	if d.resumed {
+	if d.partial {
 		e.Known = overview.SinceTakeOver
 	}
 	if d.history.drain != nil {
 		e = report.WithDrain(e, *d.history.drain)
 	}
-	if why := d.unwrittenFor.Load(); why != nil {
-		e.Unwritten = *why
+	if why := d.uncordonedFor.Load(); why != nil {
+		e.Uncordoned = *why
 	}
-	if d.unrecorded.Load() {
+	if d.isUncordoned() {
 		e.CordonedAt = time.Time{} // it never was
 	}
 	e.Hooks, e.UncompletedHooks = report.HooksOf(d.history.hooks), report.HooksOf(d.history.uncompleted)

@@ -46,7 +46,9 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
 	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) (err error) {
 		joined, err = p.tryOnce(ctx, try)
-		r.noteWrite(ref, n.Entry, err)
+		if trying.Err() == nil {
+			r.noteWrite(ref, n, err)
+		}
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
 		}
@@ -260,8 +262,19 @@ func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent, why error) {
 	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon",
 		"error", why)
 	d.unrecorded.Store(true)
-	d.unwrittenFor.CompareAndSwap(nil, new(overview.Clean(kube.Why(why))))
+	if d.r.isUncordoned(d.ref) {
+		d.uncordonedFor.CompareAndSwap(nil, new(overview.Clean(kube.Why(why))))
+	}
 	d.setIntent(i)
+}
+
+// isUncordoned reports whether the pods leave, or have left, without the cordon.
+func (c *carrier) isUncordoned() bool { return c.unrecorded.Load() && c.uncordonedFor.Load() != nil }
+
+// isUncordoned reports whether a Node is there and takes pods, as the watch says.
+func (c *Config) isUncordoned(ref cluster.Ref) bool {
+	node, there := c.Cluster.Look(ref)
+	return there && !node.Spec.Unschedulable
 }
 
 // intentOn is the intent that the node carries, as the watch says; zero where there is none, or it cannot be read.

@@ -139,9 +139,9 @@ type Registry struct {
 
 	leftPods leftPods
 
-	mu        sync.Mutex
-	byNode    map[types.UID]*Drain    // one a node
-	unwritten map[types.UID]unwritten // see noteWrite
+	mu            sync.Mutex
+	byNode        map[types.UID]*Drain       // one a node
+	failingWrites map[types.UID]failingWrite // see noteWrite
 }
 
 // New returns a registry without drains. Run carries them out.
@@ -153,7 +153,7 @@ func New(cfg Config) *Registry {
 		resumed:  make(chan struct{}),
 		byNode:   map[types.UID]*Drain{},
 
-		unwritten: map[types.UID]unwritten{},
+		failingWrites: map[types.UID]failingWrite{},
 	}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,

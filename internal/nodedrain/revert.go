@@ -134,6 +134,9 @@ func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change
 		kept = change(i)
 		return kept
 	})
+	if err == nil {
+		d.r.noteWrite(ref, nil, nil)
+	}
 	switch left := err == nil && len(kept.Entries) > 0; {
 	case d.started && err == nil && undone == cluster.NothingUndone:
 		if d.setIntent(kept); d.r.hasEnded(d) {

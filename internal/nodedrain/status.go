@@ -41,21 +41,21 @@ func (r *Registry) Status(ctx context.Context) []overview.Node {
 		})
 	}
 	asking.Wait()
-	failures := r.failedWrites(time.Now())
+	failures := r.failing(time.Now())
 	list := make([]overview.Node, 0, len(nodes)+len(failures))
 	for k, n := range nodes {
 		if n == nil {
 			continue
 		}
 		if w, fails := failures[all[k].ref.UID]; fails {
-			n.WaitsFor = append(n.WaitsFor, w.wait(n))
+			n.WaitsFor = append(n.WaitsFor, w.wait(r.isUncordoned(w.ref)))
 			delete(failures, all[k].ref.UID)
 		}
 		bound(n)
 		list = append(list, *n)
 	}
 	for _, w := range failures {
-		if n := w.node(); n != nil && r.Cluster.Exists(w.ref) {
+		if n := r.unrecordedNode(w); n != nil {
 			list = append(list, *n)
 		}
 	}
@@ -70,7 +70,7 @@ func (d *Drain) status(ctx context.Context) *overview.Node {
 		return nil
 	}
 	n := report.NodeOf(d.ref, carried)
-	if d.unrecorded.Load() {
+	if d.isUncordoned() {
 		n.CordonedAt = time.Time{}
 	}
 	stage, waits := d.said()
@@ -96,9 +96,9 @@ func (d *Drain) status(ctx context.Context) *overview.Node {
 
 // afterPods adds how the drain of the pods has ended.
 func afterPods(n *overview.Node, result *evacuation.Result) {
-	if why := result.Unlisted; why != "" {
+	if result.Unlisted != nil {
 		n.PodsGone = time.Time{}
-		n.WaitsFor = append(n.WaitsFor, overview.Wait{Cause: overview.FailingList, Why: why})
+		n.WaitsFor = append(n.WaitsFor, *result.Unlisted)
 		return
 	}
 	n.Pods = &overview.Pods{

@@ -36,9 +36,9 @@ func (e *Episode) advice() (all []string) {
 		all = append(all, "Volumes were attached to the end: check the node part of the CSI driver, which must not leave "+
 			"before the pods, or set the option `enable-out-of-service-taint`.")
 	}
-	if e.Unwritten != "" {
+	if e.Uncordoned != "" {
 		all = append(all, fmt.Sprintf("Node %s could not be cordoned in time: %s. "+doctorAdvice, name(e.Node),
-			prose(strings.TrimSuffix(e.Unwritten, "."))))
+			prose(strings.TrimSuffix(e.Uncordoned, "."))))
 	}
 	if a := e.lateCordon(); a != "" {
 		all = append(all, a)
@@ -58,7 +58,7 @@ func (e *Episode) lateCordon() string {
 	took := e.CordonedAt.Sub(e.Began)
 	hurries := !e.Deadline.IsZero() && e.Deadline.Sub(e.Began) < time.Hour // each second counts
 	switch {
-	case e.Unwritten != "", e.Began.IsZero(), took <= slowCordon, e.Known != Everything, e.cordonedAgain(), !hurries:
+	case e.Uncordoned != "", e.Began.IsZero(), took <= slowCordon, e.Known != Everything, e.cordonedAgain(), !hurries:
 		return ""
 	case e.HeldBack != "":
 		return fmt.Sprintf("Node %s was held back for %s (%s): allow more nodes at once, or begin earlier.",

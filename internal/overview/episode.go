@@ -28,9 +28,9 @@ type Episode struct {
 	Began      time.Time `json:"began,omitzero"` // the time of the first notice, as AWS says
 	HeldBack   string    `json:"heldBack,omitempty"`
 	CordonedAt time.Time `json:"cordonedAt,omitzero"` // the last time; zero: it never was
-	// Unwritten is why the Node could not be written when its pods had to leave; empty: it could. They have left without
-	// the cordon, which CordonedAt tells if it came later.
-	Unwritten  string    `json:"unwritten,omitempty"`
+	// Uncordoned is why the node could not be cordoned when its pods had to leave; empty: it could. CordonedAt says if it
+	// was later.
+	Uncordoned string    `json:"uncordoned,omitempty"`
 	FirstAsked time.Time `json:"firstAsked,omitzero"` // a pod was asked to leave; zero since a takeover
 	LastAsked  time.Time `json:"lastAsked,omitzero"`
 	PodsGone   time.Time `json:"podsGone,omitzero"` // no pod was waited for any more

@@ -95,7 +95,8 @@ func (e *Episode) lost() int {
 // wentWrong reports whether a reader wants to know more of the episode.
 func (e *Episode) wentWrong() bool {
 	hurried := e.Pods != nil && (e.Pods.Forced > 0 || len(e.Pods.CutShort) > 0)
-	return e.Failed() || hurried || e.Slack != nil && *e.Slack <= 0 || len(e.Targets) > 0 || e.Volumes > 0
+	return e.Failed() || hurried || e.Uncordoned != "" ||
+		e.Slack != nil && *e.Slack <= 0 || len(e.Targets) > 0 || e.Volumes > 0
 }
 
 // Markdown returns the report. Names and texts of others are no markdown in it: they make neither links nor mentions.
@@ -299,14 +300,14 @@ func (e *Episode) verdict() string {
 		}
 	}
 	if e.unlisted() {
-		text = "Which pods were still there is not known: they could not be listed."
+		text = "Which pods were still there is not known: they were not listed in time."
 	}
-	if e.Unwritten != "" {
+	if e.Uncordoned != "" {
 		cordoned := "was cordoned too late"
 		if e.CordonedAt.IsZero() {
 			cordoned = "was not cordoned"
 		}
-		text += " The node " + cordoned + ": " + prose(strings.TrimSuffix(e.Unwritten, ".")) + "."
+		text += " The node " + cordoned + ": " + prose(strings.TrimSuffix(e.Uncordoned, ".")) + "."
 	}
 	if e.Why != "" {
 		text += " Reason: " + prose(e.Why) + "."
@@ -354,7 +355,7 @@ func (e *Episode) begin() time.Time { return cmp.Or(e.Began, e.CordonedAt, e.Fir
 
 // cordonedAgain reports whether the node was cordoned before that, too: a pod was asked to leave earlier.
 func (e *Episode) cordonedAgain() bool {
-	return !e.FirstAsked.IsZero() && e.CordonedAt.After(e.FirstAsked) && e.Unwritten == ""
+	return !e.FirstAsked.IsZero() && e.CordonedAt.After(e.FirstAsked) && e.Uncordoned == ""
 }
 
 // A step is something that was done.
@@ -434,9 +435,11 @@ func (e *Episode) writePods(b *strings.Builder) {
 	}
 }
 
-// unlisted reports whether the pods that had to leave are not known, because they could not be listed.
+// unlisted reports whether the pods that had to leave are not known, because they were not listed in time.
 func (e *Episode) unlisted() bool {
-	return slices.ContainsFunc(e.Refused, func(r Refusal) bool { return r.Cause == FailingList })
+	return slices.ContainsFunc(e.Refused, func(r Refusal) bool {
+		return slices.Contains([]Cause{Gate, List, FailingList}, r.Cause)
+	})
 }
 
 func (p *Counts) write(b *strings.Builder, lost int) {

@@ -248,11 +248,11 @@ func TestAReportOfANodeThatWasNotTouchedSaysSo(t *testing.T) {
 	const why = "the pods of the node cannot be listed: forbidden: User handler cannot list pods"
 	r := &overview.Report{At: now, Node: "a", Episodes: []overview.Episode{{
 		Node: "a", Kind: "spot-interruption", Outcome: "missed", Began: ago(3 * time.Minute), Deadline: ago(time.Minute), Ended: now, Known: overview.Everything,
-		Unwritten: "forbidden: User handler cannot patch nodes", Refused: []overview.Refusal{{Cause: overview.FailingList, Why: why}},
+		Uncordoned: "forbidden: User handler cannot patch nodes", Refused: []overview.Refusal{{Cause: overview.FailingList, Why: why}},
 	}}}
 	text := r.Markdown()
 	for _, want := range []string{
-		"Which pods were still there is not known: they could not be listed. The node was not cordoned: forbidden: User handler cannot patch nodes.\n",
+		"Which pods were still there is not known: they were not listed in time. The node was not cordoned: forbidden: User handler cannot patch nodes.\n",
 		"- " + why + "\n", "`kubectl nth doctor` says which rights are missing",
 	} {
 		if !strings.Contains(text, want) {
@@ -286,7 +286,7 @@ func TestAReportIsAboutItsNodeAndTime(t *testing.T) {
 // Neither a link, nor a mention, nor HTML, nor another line is made of what somebody else has named.
 func TestHostileNamesAreNoMarkdown(t *testing.T) {
 	e := overview.Episode{
-		Node: hostile, Instance: hostile, Kind: hostile, Outcome: hostile, Why: hostile, Rule: hostile, HeldBack: hostile, CordonedAt: now, Unwritten: hostile, Began: now, Ended: now,
+		Node: hostile, Instance: hostile, Kind: hostile, Outcome: hostile, Why: hostile, Rule: hostile, HeldBack: hostile, CordonedAt: now, Uncordoned: hostile, Began: now, Ended: now,
 		Notices: []overview.Notice{{Kind: hostile, ID: hostile, Code: hostile, Rule: hostile, Deadline: now}},
 		Pods:    &overview.Counts{Forced: 1, ForcedPods: []string{hostile}, Remaining: []string{hostile}},
 		Targets: []string{hostile}, Hooks: []overview.Hook{{Group: hostile, Name: hostile}},

@@ -223,7 +223,8 @@ const (
 	MaxUnready      Cause = "max-unready"      // the option max-unready-nodes
 	Replacement     Cause = "replacement"      // an instance that replaces this one
 	Worker          Cause = "worker"           // the option workers
-	Record          Cause = "record"           // a write to the Node, which fails for a while
+	FailingWrite    Cause = "failing-write"    // a write to the Node, which fails for a while
+	Unreadable      Cause = "unreadable"       // an intent of the Node that cannot be read
 	List            Cause = "list"             // the list of the node's pods
 	FailingList     Cause = "failing-list"     // one that fails for a while
 	Karpenter       Cause = "karpenter"        // Karpenter gets the pods off

@@ -26,11 +26,11 @@ func (c Cause) Refuses() bool {
 
 // blocks reports whether the cause does not end by itself, or nobody knows its end.
 func (c Cause) blocks() bool {
-	return c.Refuses() || c.disables() || slices.Contains([]Cause{Kubelet, Volume, Target, FailingHook}, c)
+	return c.Refuses() || slices.Contains([]Cause{Kubelet, Volume, Target, FailingHook}, c)
 }
 
 // disables reports whether the handler itself cannot do its work, as where it has not the rights for it.
-func (c Cause) disables() bool { return c == Record || c == FailingList }
+func (c Cause) disables() bool { return c == FailingWrite || c == FailingList }
 
 // ByWeight orders waits: what keeps the handler from its work comes first, then what refuses to let pods go, then what
 // else does not end by itself; of these, what keeps most pods.
@@ -50,15 +50,23 @@ func (c Cause) rank() int {
 	return 3
 }
 
+// Refusal is what refuses to let the drain go on; nil: nothing does.
+func (n *Node) Refusal() *Wait {
+	at := slices.IndexFunc(n.WaitsFor, func(w Wait) bool { return w.Cause.disables() || w.Cause.Refuses() })
+	if at < 0 {
+		return nil
+	}
+	return &n.WaitsFor[at]
+}
+
 // Blocked reports whether the node waits for something that somebody has to clear away.
 func (n *Node) Blocked() bool {
 	return slices.ContainsFunc(n.WaitsFor, func(w Wait) bool { return w.Cause.blocks() })
 }
 
-// Emptied reports whether nothing is known to be left on the node that has to leave.
-func (n *Node) Emptied() bool {
-	left := n.Pods != nil && n.Pods.Left > 0 || n.disabled()
-	return !left && (!n.PodsGone.IsZero() || n.Stage == Completing)
+// emptied reports whether nothing is known to be left on the node that has to leave.
+func (n *Node) emptied() bool {
+	return (n.Pods == nil || n.Pods.Left == 0) && (!n.PodsGone.IsZero() || n.Stage == Completing)
 }
 
 // forcesSoon reports whether a pod is about to be forced, because its eviction is refused.
@@ -79,7 +87,7 @@ func (n *Node) disabled() bool {
 func (n *Node) Stuck(now time.Time) bool {
 	since := slices.MaxFunc([]time.Time{n.Since, n.CordonedAt, n.LastLeft, n.PodsGone}, time.Time.Compare)
 	switch {
-	case !n.Deadline.IsZero() && !now.Before(n.Deadline) && !n.Emptied():
+	case !n.Deadline.IsZero() && !now.Before(n.Deadline) && !n.emptied():
 		return true
 	case n.disabled(), n.forcesSoon(now), n.Blocked() && !since.IsZero() && now.Sub(since) >= longBlocked:
 		return true

@@ -38,6 +38,8 @@ func causeNamed(c overview.Cause) string {
 		return "limit of nodes"
 	case overview.Turn:
 		return "order of pods"
+	case overview.FailingWrite, overview.FailingList:
+		return "rights or API server"
 	case overview.Gate, overview.Answer:
 		return "API server"
 	}

@@ -159,6 +159,7 @@ func (w *written) finishNodeRule(p place, rule *decision.NodeRule) {
 	p.refuseIf(!p.has("limit") && !p.has("first"), "wait", "has no effect without limit or first")
 	p.refuseIf(byKarpenter, "grace grace-at-most",
 		"has no effect with by: karpenter, which gives each pod its own grace period")
+	p.refuseIf(rule.Grace > rule.MostGrace && rule.MostGrace > 0, "grace", "is longer than grace-at-most, which cuts it")
 	p.refuseIf(rule.Patient, "budgets", "has no effect with force: never")
 	p.refuseIf(byKarpenter, "budgets", "has no effect with by: karpenter, which keeps each pod's own grace period")
 	p.refuseIf(none(sharesNotice), "budgets", "has no effect, because none of the rule's kinds leaves budgets a share "+

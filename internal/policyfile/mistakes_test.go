@@ -85,6 +85,7 @@ line 3, column 78: nodes[0].limit: has no effect, because none of the rule's kin
 		{"durations", rule("limit: {nodes: 1}, grace: 60, wait: 0s"), `line 3, column 52: nodes[0].grace: is 60, and has to be a text; allowed: a duration from 1s on, such as 90s, 30m or 2h30m
 line 3, column 62: nodes[0].wait: "0s" is less than a second; allowed: a duration from 1s on, such as 90s, 30m or 2h30m`},
 		{"a longest grace of nodes that Karpenter drains", rule("by: karpenter, grace-at-most: 5m"), `line 3, column 56: nodes[0].grace-at-most: has no effect with by: karpenter, which gives each pod its own grace period`},
+		{"a grace that is cut each time", rule("grace: 90s, grace-at-most: 10s"), `line 3, column 33: nodes[0].grace: is longer than grace-at-most, which cuts it`},
 		{"budgets of more than the notice", rule("budgets: 101%"), `line 3, column 35: nodes[0].budgets: "101%" is no percentage; allowed: 0% to 100%`},
 		{"budgets without a percent sign", rule("budgets: 50"), `line 3, column 35: nodes[0].budgets: is 50, and has to be a text; allowed: 0% to 100%`},
 		{"budgets where nothing is forced", rule("force: never, budgets: 50%"), `line 3, column 49: nodes[0].budgets: has no effect with force: never`},

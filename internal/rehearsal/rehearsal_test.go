@@ -93,7 +93,7 @@ func TestTheReportIsAStoryWithTheBudgetsInIt(t *testing.T) {
      105 s  deleted          two                                       grace 10 s; budget default/one allows 5; budget default/other allows 5; two budgets on one pod never clear
             stays            kube-system/agent                         of a DaemonSet, or static
 
-4 pods would have to leave; 1 without a controller: nothing creates it again; 2 blocked by a PodDisruptionBudget; 2 deleted, not evicted
+4 pods would have to leave; 1 without a controller; 2 blocked by a PodDisruptionBudget; 2 deleted, not evicted
 default/two has 1 replica: down during the drain
 would not be created again: lone
 would be killed before the end of their grace periods: lone
@@ -229,17 +229,18 @@ func TestAPodThatNothingMakesAnewIsNamedAndOneThatGetsTooLittleTimeIsCut(t *test
 	client := fake.NewClientset(
 		pod("default", "well", "well", 30), pod("default", "bare", "bare", 30, bare), pod("default", "slow", "slow", 600),
 		pod("default", "blocked", "blocked", 30), budget("b", "blocked", 0),
+		pod("default", "kept", "kept", 30, func(p *corev1.Pod) { p.Annotations = map[string]string{decision.LeaveAnnotation: "never"} }),
 	)
 	for name, tt := range map[string]struct {
-		terms evacuation.Terms
-		cut   []string
+		terms       evacuation.Terms
+		cut, stayed []string
 	}{
-		"with a deadline": {evacuation.Terms{Deadline: now.Add(2 * time.Minute)}, []string{"slow"}},
+		"with a deadline": {evacuation.Terms{Deadline: now.Add(2 * time.Minute)}, []string{"slow"}, []string{"kept"}},
 		// Nothing takes the instance away: what a budget keeps there is not lost.
-		"without one": {evacuation.Terms{}, nil},
+		"without one": {evacuation.Terms{}, nil, nil},
 	} {
 		got := rehearse(t, client, tt.terms).Summary()
-		if diff := cmp.Diff([][]string{{"bare"}, tt.cut}, [][]string{got.Uncontrolled, got.Cut}); diff != "" {
+		if diff := cmp.Diff([][]string{nil, {"bare"}, tt.cut, tt.stayed}, [][]string{got.Lost, got.Uncontrolled, got.Cut, got.Stayed}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

@@ -179,7 +179,7 @@ func (r *Report) conclusion() string {
 		n    int
 		text string
 	}{
-		{len(s.Uncontrolled), "without a controller: nothing creates it again"},
+		{len(s.Uncontrolled), "without a controller"},
 		{s.Blocked, "blocked by a PodDisruptionBudget"},
 		{s.Forced, "deleted, not evicted"},
 		{s.Ended, "ended before: not waited for"},

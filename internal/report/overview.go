@@ -78,6 +78,9 @@ func CordonedOf(ref cluster.Ref, i intent.Intent, now time.Time) (c overview.Cor
 	}
 	still = i.Cordoned && i.Finished() && i.Outcome != intent.Cordoned
 	left := i.Outcome == intent.Missed || i.Outcome == intent.Unconfirmed
+	if i.Outcome == intent.Gone && i.Pods == nil { // nobody knows
+		left = true
+	}
 	if i.Pods != nil { // pods that have left after the deadline are missed too
 		left = i.Pods.Missed+i.Pods.Unconfirmed+len(i.Pods.Remaining) > 0
 	}
@@ -107,10 +110,10 @@ func WithDrain(e overview.Episode, d Drain) overview.Episode {
 	return e
 }
 
-// CountsOf counts what became of the pods of a drain; nil: they could not be listed.
+// CountsOf counts what became of the pods of a drain; nil: they were not listed.
 func CountsOf(d Drain) *overview.Counts {
 	r := d.Result
-	if r.Unlisted != "" {
+	if r.Unlisted != nil {
 		return nil
 	}
 	missed, lost, unconfirmed := d.Left()

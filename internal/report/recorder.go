@@ -151,7 +151,7 @@ func values(e overview.Episode) []any {
 	all := []any{
 		"node", e.Node, "instance", e.Instance, "kind", e.Kind, "rule", e.Rule, "outcome", e.Outcome, "why", e.Why,
 		"known", string(e.Known), "notices", notices(e), "heldBack", e.HeldBack, "began", e.Began,
-		"cordonedAt", e.CordonedAt, "unwritten", e.Unwritten, "firstAsked", e.FirstAsked, "lastAsked", e.LastAsked,
+		"cordonedAt", e.CordonedAt, "uncordoned", e.Uncordoned, "firstAsked", e.FirstAsked, "lastAsked", e.LastAsked,
 		"podsGone", e.PodsGone, "deadline", e.Deadline, "slackSeconds", e.Slack,
 	}
 	if p := e.Pods; p != nil {

@@ -176,8 +176,8 @@ func (s *sentNotice) askWhatBlocks(ctx context.Context) {
 		return
 	}
 	s.blocked = ""
-	if k := slices.IndexFunc(n.WaitsFor, func(w overview.Wait) bool { return w.Cause.Refuses() }); k >= 0 {
-		s.blocked = overview.Clean(n.WaitsFor[k].Why)
+	if w := n.Refusal(); w != nil {
+		s.blocked = overview.Clean(w.Why)
 	}
 }
 
@@ -221,7 +221,9 @@ func (s *sentNotice) pods(ctx context.Context, last progress) string {
 		switch text := r.Pods(); {
 		case text != "":
 			return strings.ReplaceAll(text, "*", "") + "\n"
-		case len(r.Episodes) > 0: // the node was only cordoned
+		case len(r.Episodes) > 0 && last.outcome != intent.Cordoned:
+			return "What became of the pods is not known.\n"
+		case len(r.Episodes) > 0:
 			return ""
 		}
 	}

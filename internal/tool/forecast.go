@@ -251,8 +251,7 @@ func (f forecast) lost() []string {
 	if f.kind == notice.RebalanceRecommendation || f.Why == decision.WhyNotSpot {
 		return nil // nothing goes away
 	}
-	s := f.Summary()
-	return slices.Sorted(slices.Values(slices.Concat(s.Names, s.Stayed)))
+	return slices.Sorted(slices.Values(f.Summary().Names))
 }
 
 // uncontrolled returns the pods that would be evicted and not be created again.
@@ -368,7 +367,7 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 			remark += "; " + remedy
 		}
 		if remark == "" {
-			remark = harm(lost, cut, f.uncontrolled())
+			remark = f.harm()
 		}
 		line := fmt.Sprintf("  %-*s  %4d  %4d  %4d  %7s  %7d  %s",
 			width, f.node.Name, sum.Pods, len(lost), len(cut), blocked, sum.Forced, remark)
@@ -376,9 +375,13 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		down = append(down, f.down()...)
 	}
 	down = slices.Compact(slices.Sorted(slices.Values(down)))
-	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; %s would be cut short; %d would not be created again; "+
-		"%s would be down during the drain", nodes, overview.Count(len(all), "node"), pods,
-		overview.Count(cutShort, "pod"), uncontrolled, overview.Count(len(down), "workload"))
+	fmt.Fprintf(&b, "\n%d of %s would lose pods, %d in all; ", nodes, overview.Count(len(all), "node"), pods)
+	if slices.ContainsFunc(all, func(f forecast) bool { return f.whyNotDrained() == "" }) {
+		fmt.Fprintf(&b, "%s would be cut short; %d would not be created again; %s would be down during the drain",
+			overview.Count(cutShort, "pod"), uncontrolled, overview.Count(len(down), "workload"))
+	} else {
+		b.WriteString("none would be drained")
+	}
 	if len(down) > 0 {
 		b.WriteString(": " + strings.Join(evacuation.Names(down, mostDown), ", "))
 	}
@@ -393,17 +396,21 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 	return err
 }
 
-// harm names the pods of a node that would be lost, cut short, or not created again.
-func harm(lost, cut, uncontrolled []string) string {
+// harm names the pods of a node that would be lost, cut short, not created again, or go with the instance.
+func (f forecast) harm() string {
 	var parts []string
-	if len(lost) > 0 {
-		parts = append(parts, "lost: "+strings.Join(lost, ", "))
-	}
-	if len(cut) > 0 {
-		parts = append(parts, "cut short: "+strings.Join(cut, ", "))
-	}
-	if len(uncontrolled) > 0 {
-		parts = append(parts, "not created again: "+strings.Join(uncontrolled, ", "))
+	for _, part := range []struct {
+		what string
+		pods []string
+	}{
+		{"lost", f.lost()},
+		{"cut short", f.cut()},
+		{"not created again", f.uncontrolled()},
+		{"stay, and go with the instance", f.Summary().Stayed},
+	} {
+		if len(part.pods) > 0 {
+			parts = append(parts, part.what+": "+strings.Join(part.pods, ", "))
+		}
 	}
 	return strings.Join(parts, "; ")
 }
@@ -430,8 +437,9 @@ type nodeReport struct {
 	Pods     []rehearsal.PodReport `json:"pods"`
 	Lost     []string              `json:"lost"`
 	Cut      []string              `json:"cut"` // killed before the end of their grace periods
-	// Uncontrolled would not be created again.
+	// Uncontrolled would not be created again. Stayed do not have to leave, and go with the instance.
 	Uncontrolled []string `json:"uncontrolled"`
+	Stayed       []string `json:"stayed"`
 	Left         []string `json:"left"`
 	Down         []string `json:"down"` // workloads
 	// AwaitedClaims are those whose volumes the drain may wait for after the pods.
@@ -448,7 +456,8 @@ func (f forecast) report() nodeReport {
 		ReplacesFirst: f.Intent.ReplacesFirst(),
 		Pods:          []rehearsal.PodReport{},
 		Lost:          orEmpty(f.lost()), Cut: orEmpty(f.cut()), Uncontrolled: orEmpty(f.uncontrolled()),
-		Left: orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
+		Stayed: orEmpty(f.Summary().Stayed),
+		Left:   orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
 	}
 	if r.Ignored == "" {
 		r.Pods, r.AwaitedClaims = f.PodReports(), f.AwaitedClaims()
@@ -483,14 +492,16 @@ func (f forecast) down() (names []string) {
 func writeForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast) error {
 	report := struct {
 		originReport
-		Kind  string       `json:"kind"`
-		Lost  int          `json:"lost"`
-		Cut   int          `json:"cut"`
-		Nodes []nodeReport `json:"nodes"`
+		Kind         string       `json:"kind"`
+		Lost         int          `json:"lost"`
+		Cut          int          `json:"cut"`
+		Uncontrolled int          `json:"uncontrolled"`
+		Nodes        []nodeReport `json:"nodes"`
 	}{originReport: s.originReport(), Kind: kind.Dashed(), Nodes: []nodeReport{}}
 	for _, f := range all {
 		report.Lost += len(f.lost())
 		report.Cut += len(f.cut())
+		report.Uncontrolled += len(f.uncontrolled())
 		report.Nodes = append(report.Nodes, f.report())
 	}
 	return WriteJSON(out, report)

@@ -92,6 +92,17 @@ what-if --node NAME shows one node pod by pod. This is the worst case of a drain
 	}
 }
 
+func TestWhereNoneWouldBeDrainedItIsNotSaidHowTheirDrainsGo(t *testing.T) {
+	s, all := forecasts(t, notice.SpotInterruption, "DRY_RUN=true")
+	var out strings.Builder
+	if err := printForecasts(&out, s, notice.SpotInterruption, all); err != nil {
+		t.Fatal(err)
+	}
+	if want := "\n3 of 4 nodes would lose pods, 4 in all; none would be drained\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("it does not say %q:\n%s", want, &out)
+	}
+}
+
 func TestANodeWhoseNoticeIsIgnoredIsToldHowToPutThatRight(t *testing.T) {
 	_, all := forecasts(t, notice.SpotInterruption)
 	var out strings.Builder

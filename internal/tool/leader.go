@@ -297,10 +297,7 @@ func (l *leader) whyUnreachable(err error) string {
 	}
 	why, isUnreachable := errors.AsType[unreachable](err)
 	switch {
-	case l.expired && !l.nobodyLeads():
-		return fmt.Sprintf("%s has not renewed its Lease for %s, so it leads no more: another replica leads within %s of "+
-			"that, or nobody does", pod, overview.Length(l.silent), overview.Length(leaderless))
-	case l.expired:
+	case l.nobodyLeads():
 		return fmt.Sprintf("nobody leads: %s has not renewed its Lease for %s. Check that the handler's pods run",
 			pod, overview.Length(l.silent))
 	case isUnreachable:
@@ -308,6 +305,9 @@ func (l *leader) whyUnreachable(err error) string {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("you lack the permission to get pods/proxy in namespace %s: see docs/status.md for the rights",
 			l.Namespace)
+	case l.expired:
+		return fmt.Sprintf("%s has not renewed its Lease for %s by the clock of this machine: another replica leads "+
+			"within %s of that, or nobody does", pod, overview.Length(l.silent), overview.Length(leaderless))
 	case apierrors.IsNotFound(err) && about == l.pod:
 		return fmt.Sprintf("%s, which holds the Lease, does not exist: another replica leads within 20 seconds", pod)
 	case apierrors.IsNotFound(err):

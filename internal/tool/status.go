@@ -257,7 +257,7 @@ func carriedBy(node *corev1.Node, now time.Time) *overview.Node {
 	case err != nil:
 		return &overview.Node{
 			Name: node.Name, Instance: cluster.InstanceID(node), Kind: node.Labels[cluster.KindLabel], Stage: overview.Draining,
-			WaitsFor: []overview.Wait{{Cause: overview.Record, Why: err.Error()}},
+			WaitsFor: []overview.Wait{{Cause: overview.Unreadable, Why: err.Error()}},
 		}
 	case !ok || i.Finished():
 		return nil

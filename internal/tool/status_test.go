@@ -330,7 +330,7 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 	want := []overview.Node{
 		{Name: "warned", Instance: "i-warned", Kind: "spot-interruption", Stage: overview.Draining, Since: change.Time, CordonedAt: at.Add(-30 * time.Second), Deadline: spot.Deadline},
 		{Name: "broken", Instance: "i-broken", Kind: "asg-terminate", Stage: overview.Draining, WaitsFor: []overview.Wait{{
-			Cause: overview.Record, Why: "annotation node-termination-handler/intent of node broken: unexpected end of JSON input; remove the annotation to start again",
+			Cause: overview.Unreadable, Why: "annotation node-termination-handler/intent of node broken: unexpected end of JSON input; remove the annotation to start again",
 		}}},
 		{
 			Name: "waiting", Instance: "i-waiting", Kind: "scheduled-change", Rule: "nightly", Stage: overview.HeldBack, Since: change.Time, NotBefore: change.NotBefore,
@@ -406,6 +406,9 @@ func TestWithoutTheLeaderTheNodesTell(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, o.Nodes); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+			if broken := o.Nodes[1]; broken.Stuck(at) { // the leader may know better
+				t.Errorf("stuck: %+v", broken)
 			}
 			if diff := cmp.Diff([]overview.Cordoned{{Node: "left", Since: at.Add(-20 * time.Minute)}}, o.Cordoned); diff != "" {
 				t.Errorf("still cordoned (-want +got):\n%s", diff)
@@ -496,7 +499,7 @@ func TestThePodsTellWhyNobodyLeads(t *testing.T) {
 // The next replica needs a moment after the end of the Lease: until then it is not said that nobody leads.
 func TestAReplicaMayLeadSoonAfterALeaseHasExpired(t *testing.T) {
 	l := &leader{Lease: leaseOf("handler-1_x"), pod: "handler-1", expired: true, silent: 18 * time.Second, lasts: 15 * time.Second}
-	const want = "pod node-termination-handler/handler-1 has not renewed its Lease for 18s, so it leads no more: another replica leads within 30s of that, or nobody does"
+	const want = "pod node-termination-handler/handler-1 has not renewed its Lease for 18s by the clock of this machine: another replica leads within 30s of that, or nobody does"
 	if got := l.whyUnreachable(context.DeadlineExceeded); got != want || l.nobodyLeads() {
 		t.Errorf("nobody leads: %t; %s", l.nobodyLeads(), got)
 	}

@@ -71,10 +71,11 @@ func announced(d report.Decision) string {
 // Drain is a sentence about how a drain ended.
 func Drain(d report.Drain) string {
 	r := d.Result
-	count := fmt.Sprintf("%d evicted, %d deleted", r.Evicted, r.Forced)
-	if r.Unlisted != "" {
-		count = r.Unlisted
+	if r.Unlisted != nil {
+		return fmt.Sprintf("Which pods were still there is not known%s: %s (in %s)", At(" at the deadline, ", d.Deadline()),
+			r.Unlisted.Why, Rounded(d.Took))
 	}
+	count := fmt.Sprintf("%d evicted, %d deleted", r.Evicted, r.Forced)
 	if r.Ended > 0 {
 		count += fmt.Sprintf(", %d ended", r.Ended)
 	}
@@ -82,7 +83,7 @@ func Drain(d report.Drain) string {
 		how  string
 		pods []string
 	}{{"unconfirmed", r.Unconfirmed}, {"lost", r.Lost}, {"missed", r.Missed}} {
-		if n := len(more.pods); n > 0 && r.Unlisted == "" {
+		if n := len(more.pods); n > 0 {
 			count = fmt.Sprintf("%d %s, %s", n, more.how, count)
 		}
 	}

@@ -1,0 +1,85 @@
+package nodedrain
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
+	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
+)
+
+// A failingWrite is a Node whose intent cannot be written.
+type failingWrite struct {
+	ref         cluster.Ref
+	news        *News     // what was to be recorded last; nil: the node is in a drain
+	since, last time.Time // the first failure in a row, and the last one
+	err         error     // of the last
+}
+
+// forgottenAfter is longer than the time between two tries of cluster.Retry: nobody tries any more.
+const forgottenAfter = 30 * time.Second
+
+// noteWrite notes whether the intent of a Node could be written, for Status. news is what was to be recorded; nil: the
+// node is in a drain.
+func (r *Registry) noteWrite(ref cluster.Ref, news *News, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil, errors.Is(err, cluster.ErrNodeGone):
+		delete(r.failingWrites, ref.UID)
+		return
+	case errors.Is(err, cluster.ErrNoTurn): // it was not tried
+		return
+	}
+	now := time.Now()
+	w, known := r.failingWrites[ref.UID]
+	if !known || now.Sub(w.last) > forgottenAfter {
+		w = failingWrite{ref: ref, since: now}
+	}
+	if w.last, w.err = now, err; news != nil {
+		w.news = news
+	}
+	r.failingWrites[ref.UID] = w
+}
+
+// failing are the Nodes that cannot be written for a while: not those of which one request has failed.
+func (r *Registry) failing(now time.Time) map[types.UID]failingWrite {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.failingWrites, func(_ types.UID, w failingWrite) bool { return now.Sub(w.last) > forgottenAfter })
+	failing := maps.Clone(r.failingWrites)
+	maps.DeleteFunc(failing, func(_ types.UID, w failingWrite) bool { return w.last.Sub(w.since) < firstTries })
+	return failing
+}
+
+// wait says that the Node cannot be written.
+func (w failingWrite) wait(uncordoned bool) overview.Wait {
+	why := "the Node cannot be written: "
+	if uncordoned {
+		why = "the Node cannot be cordoned: "
+	}
+	return overview.Wait{Cause: overview.FailingWrite, Why: overview.CleanText(why + kube.Why(w.err))}
+}
+
+// unrecordedNode is a node on which the first notice cannot be recorded, as people see it; nil: there is none.
+func (r *Registry) unrecordedNode(w failingWrite) *overview.Node {
+	if w.news == nil || !r.Cluster.Exists(w.ref) {
+		return nil
+	}
+	if on, ok := r.intentOn(w.ref); ok && on.Over(*w.news.Entry) {
+		return nil
+	}
+	carried := intent.Intent{Entries: []intent.Entry{*w.news.Entry}}
+	if w.news.Hook != nil {
+		carried.Hooks = []intent.Hook{*w.news.Hook}
+	}
+	n := report.NodeOf(w.ref, carried)
+	n.WaitsFor = []overview.Wait{w.wait(r.isUncordoned(w.ref))}
+	return &n
+}
