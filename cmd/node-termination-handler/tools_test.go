@@ -66,17 +66,17 @@ func TestACommandThatIsMisspelledIsSuggested(t *testing.T) {
 }
 
 func TestWhatHasNoEffectIsRefusedAndWhatWasMeantIsNamed(t *testing.T) {
-	for line, want := range map[string]string{
-		"explain spot --node a --code X":                "code: has no effect on spot-interruption: it is of a scheduled change",
-		"explain spot --node a --start 1h":              "start: has no effect on spot-interruption: it is of a scheduled change",
-		"explain scheduled-change --node a --start -5h": "start: must not be negative",
-		"report node-a":       `"node-a": is not an option; did you mean --node node-a?`,
-		"policy check a.yaml": `"check": is not a command of policy: schema, test`,
+	for _, tt := range []struct{ line, want string }{
+		{"explain spot --node a --code X", "code: has no effect on spot-interruption: it is of a scheduled change"},
+		{"explain spot --node a --start 1h", "start: has no effect on spot-interruption: it is of a scheduled change"},
+		{"explain scheduled-change --node a --start -5h", "start: must not be negative"},
+		{"report node-a", `"node-a": is not an option; did you mean --node node-a?`},
+		{"policy check a.yaml", `"check": is not a command of policy: schema, test`},
 	} {
 		var out, errOut strings.Builder
-		status := runAs(t.Context(), append([]string{"node-termination-handler"}, strings.Fields(line)...), nil, &out, &errOut)
-		if status != exitMistaken || !strings.Contains(errOut.String(), want) {
-			t.Errorf("%s: status %d, want %q in\n%s", line, status, want, &errOut)
+		status := runAs(t.Context(), append([]string{"node-termination-handler"}, strings.Fields(tt.line)...), nil, &out, &errOut)
+		if status != exitMistaken || !strings.Contains(errOut.String(), tt.want) {
+			t.Errorf("%s: status %d, want %q in\n%s", tt.line, status, tt.want, &errOut)
 		}
 	}
 }

@@ -91,8 +91,8 @@ type Drain struct {
 	Told    []string      // pods left behind that an earlier drain of the node has told of: they are not counted again
 }
 
-// Left are the numbers of pods left behind that are counted: those of Result, but for Told. They are zero where the pods
-// were not listed.
+// Left are the numbers of pods left behind that are counted: those of Result, but for Told. They are zero where nobody
+// has listed the pods.
 func (d Drain) Left() (missed, lost, unconfirmed int) {
 	if d.Result.Unlisted != nil {
 		return 0, 0, 0
