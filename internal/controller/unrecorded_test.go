@@ -259,27 +259,6 @@ func TestANodeThatIsCordonedAndCannotBeWrittenAnyMoreIsNotSaidToTakePods(t *test
 	})
 }
 
-// One request fails, and the next is due in an hour.
-func TestOneFailureIsNoNodeThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	tell(t, func(s *story) {
-		s.drain.takes = 20 * time.Second
-		s.lead()
-		heal := s.failPatches()
-		s.send(s.body("spot-interruption", theID))
-		s.after(300 * time.Millisecond)
-		heal()
-		for range 20 {
-			s.after(time.Second)
-			for _, n := range s.status() {
-				if len(n.WaitsFor) > 0 && n.WaitsFor[0].Cause == overview.FailingWrite {
-					t.Fatalf("%+v", n)
-				}
-			}
-		}
-	})
-}
-
 // The node carries a change that is called off. A warning could not be recorded on it so far.
 func TestAChangeThatIsCalledOffDoesNotComeBackWithAWarningThatIsRecordedLate(t *testing.T) {
 	t.Parallel()

@@ -98,7 +98,11 @@ func (d *Drain) run(ctx context.Context) error {
 	defer d.watchNode(working)()
 	defer stop(nil)
 	var err error
-	d.partial = d.resumed && !d.carried().HeldBack
+	carried := d.carried()
+	waits := carried.HeldBack && decision.CanWait(carried, time.Now(), d.r.Policy) // else its pods may leave unrecorded
+	if d.partial = d.resumed && !waits; d.resumed && waits {
+		d.history.heldBack = "an earlier leader held it back"
+	}
 	if d.resumed {
 		err = d.forgetWhatPassed(working)
 	}
@@ -307,7 +311,9 @@ type carrier struct {
 	// turn is a lock that can wait with a context: see lock. It is held to write unrecorded.
 	turn       chan struct{}
 	unrecorded atomic.Bool // the node cannot be written: the intent is here alone
-	// uncordonedFor is why the node could not be cordoned when its pods had to leave; nil: it could, or was cordoned.
+	// uncordoned: nor is it cordoned, while it is unrecorded. uncordonedFor is why it was not when its pods had to leave;
+	// nil: it was.
+	uncordoned    atomic.Bool
 	uncordonedFor atomic.Pointer[string]
 
 	mu      sync.Mutex

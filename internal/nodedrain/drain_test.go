@@ -12,7 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/node-termination-handler/node-termination-handler/internal/asg"
 	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
@@ -24,6 +26,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
 	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/pace"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
@@ -36,6 +39,11 @@ var theRef = cluster.Ref{Name: "node-a", UID: "uid", Instance: theID}
 // withNode calls do in virtual time, with a registry whose cluster has the node.
 func withNode(t *testing.T, edit func(*corev1.Node), do func(t *testing.T, r *Registry)) {
 	t.Helper()
+	withClient(t, edit, func(t *testing.T, r *Registry, _ *fake.Clientset) { do(t, r) })
+}
+
+func withClient(t *testing.T, edit func(*corev1.Node), do func(t *testing.T, r *Registry, client *fake.Clientset)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: theRef.Name, UID: theRef.UID, Labels: map[string]string{}, Annotations: map[string]string{}},
@@ -43,7 +51,8 @@ func withNode(t *testing.T, edit func(*corev1.Node), do func(t *testing.T, r *Re
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 		}
 		edit(node)
-		nodes, err := cluster.New(fake.NewClientset(node), pace.NewGate(8, 8), "queue", cluster.CordonOptions{})
+		client := fake.NewClientset(node)
+		nodes, err := cluster.New(client, pace.NewGate(8, 8), "queue", cluster.CordonOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +67,7 @@ func withNode(t *testing.T, edit func(*corev1.Node), do func(t *testing.T, r *Re
 		do(t, New(Config{
 			Cluster: nodes, Log: logtest.To(t.Output()), Observer: report.Observers{},
 			Cancelled: func(string, intent.Entry) bool { return false },
-		}))
+		}), client)
 	})
 }
 
@@ -397,6 +406,62 @@ func TestWhatGoesOnUnrecordedIsWhatStillHasTo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// One request may fail in a storm, and the next be due in minutes.
+func TestANodeCannotBeWrittenIfThatFailsForAWhile(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		fails := func(want bool, when string) {
+			t.Helper()
+			if got := r.Status(t.Context()); (len(got) == 1 && got[0].WaitsFor[0].Cause == overview.FailingWrite) != want {
+				t.Errorf("%s: %+v", when, got)
+			}
+		}
+		news := &News{Entry: &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: time.Now()}}
+		refused := errors.New("refused")
+		r.noteWrite(theRef, news, refused)
+		time.Sleep(firstTries + time.Second)
+		fails(false, "after one failure")
+		r.noteWrite(theRef, news, refused)
+		fails(true, "after two")
+		r.noteWrite(theRef, nil, cluster.ErrNoTurn)
+		fails(true, "when it was not tried")
+		r.noteWrite(theRef, nil, nil)
+		fails(false, "when it could be written")
+		r.noteWrite(theRef, news, refused)
+		time.Sleep(firstTries + time.Second)
+		r.noteWrite(theRef, news, refused)
+		time.Sleep(forgottenAfter + time.Second)
+		fails(false, "when nobody tries any more")
+	})
+}
+
+// Each try hangs for as long as Record tries, as with a webhook of a long timeout. The pods leave all the same.
+func TestTheTriesOfBeforeCountForTheTimeWithoutTheCordon(t *testing.T) {
+	withClient(t, asItIs, func(t *testing.T, r *Registry, client *fake.Clientset) {
+		refused := errors.New("refused")
+		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refused })
+		now := time.Now()
+		news := &News{
+			Entry: &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now.Add(-time.Minute), Deadline: now.Add(time.Minute)},
+			Void:  func() bool { return false },
+		}
+		r.noteWrite(theRef, news, refused)
+		time.Sleep(lookup.KeptShort)
+		ctx, cancel := context.WithCancel(t.Context())
+		var recording sync.WaitGroup
+		recording.Go(func() { _, _ = r.Record(ctx, r.Log, theRef, news) })
+		select {
+		case d := <-r.toRun:
+			if !d.isUncordoned() {
+				t.Error("the drain that begins is not one without the cordon")
+			}
+		case <-time.After(time.Second):
+			t.Error("no drain begins with the first try that fails")
+		}
+		cancel()
+		recording.Wait()
+	})
 }
 
 // Another handler has finished the intent meanwhile, and a notice with a hook has begun the next drain of the node.

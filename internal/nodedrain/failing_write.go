@@ -34,7 +34,7 @@ func (r *Registry) noteWrite(ref cluster.Ref, news *News, err error) {
 	case err == nil, errors.Is(err, cluster.ErrNodeGone):
 		delete(r.failingWrites, ref.UID)
 		return
-	case errors.Is(err, cluster.ErrNoTurn): // it was not tried
+	case errors.Is(err, cluster.ErrNoTurn), errors.Is(err, ErrOutdated): // it was not tried
 		return
 	}
 	now := time.Now()
@@ -46,6 +46,17 @@ func (r *Registry) noteWrite(ref cluster.Ref, news *News, err error) {
 		w.news = news
 	}
 	r.failingWrites[ref.UID] = w
+}
+
+// failsSince is since when a Node cannot be written; now: it can, as far as is known.
+func (r *Registry) failsSince(ref cluster.Ref) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if w, known := r.failingWrites[ref.UID]; known && now.Sub(w.last) <= forgottenAfter {
+		return w.since
+	}
+	return now
 }
 
 // failing are the Nodes that cannot be written for a while: not those of which one request has failed.

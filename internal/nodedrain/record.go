@@ -33,7 +33,7 @@ type recording struct {
 	*News
 	ref    cluster.Ref
 	log    logr.Logger // of the notice
-	since  time.Time   // when the first try began
+	since  time.Time   // since when it has been tried, or fails
 	begins bool        // the node was in no drain before the first try
 	isNew  bool        // nor did it have the notice
 }
@@ -43,12 +43,10 @@ type recording struct {
 func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref, n *News) (joined *Drain, err error) {
 	trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, ErrOutdated)
 	defer cancel()
-	p := &recording{Registry: r, News: n, ref: ref, log: log, since: time.Now()}
+	p := &recording{Registry: r, News: n, ref: ref, log: log, since: r.failsSince(ref)}
 	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) (err error) {
 		joined, err = p.tryOnce(ctx, try)
-		if trying.Err() == nil {
-			r.noteWrite(ref, n, err)
-		}
+		r.noteWrite(ref, n, err)
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
 		}
@@ -259,17 +257,19 @@ func (p *recording) drainUnrecorded(ctx context.Context, d *Drain, why error) er
 
 // goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
 func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent, why error) {
-	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave without the cordon",
-		"error", why)
-	d.unrecorded.Store(true)
+	how := "as they do already"
 	if d.r.isUncordoned(d.ref) {
+		how = "without the cordon"
 		d.uncordonedFor.CompareAndSwap(nil, new(overview.Clean(kube.Why(why))))
+		d.uncordoned.Store(true)
 	}
+	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave "+how, "error", why)
+	d.unrecorded.Store(true)
 	d.setIntent(i)
 }
 
 // isUncordoned reports whether the pods leave, or have left, without the cordon.
-func (c *carrier) isUncordoned() bool { return c.unrecorded.Load() && c.uncordonedFor.Load() != nil }
+func (c *carrier) isUncordoned() bool { return c.unrecorded.Load() && c.uncordoned.Load() }
 
 // isUncordoned reports whether a Node is there and takes pods, as the watch says.
 func (c *Config) isUncordoned(ref cluster.Ref) bool {

@@ -48,7 +48,7 @@ func (r *Registry) Status(ctx context.Context) []overview.Node {
 			continue
 		}
 		if w, fails := failures[all[k].ref.UID]; fails {
-			n.WaitsFor = append(n.WaitsFor, w.wait(r.isUncordoned(w.ref)))
+			n.WaitsFor = append(n.WaitsFor, w.wait(n.CordonedAt.IsZero() && n.Stage != overview.HeldBack))
 			delete(failures, all[k].ref.UID)
 		}
 		bound(n)
@@ -98,7 +98,9 @@ func (d *Drain) status(ctx context.Context) *overview.Node {
 func afterPods(n *overview.Node, result *evacuation.Result) {
 	if result.Unlisted != nil {
 		n.PodsGone = time.Time{}
-		n.WaitsFor = append(n.WaitsFor, *result.Unlisted)
+		n.WaitsFor = append(n.WaitsFor, overview.Wait{
+			Cause: overview.FailingList, Why: "its pods were not listed in time: " + result.Unlisted.Why,
+		})
 		return
 	}
 	n.Pods = &overview.Pods{

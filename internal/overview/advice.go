@@ -71,6 +71,9 @@ func (e *Episode) lateCordon() string {
 // graceWasTooLong reports whether pods were forced for their grace alone: nothing has refused them, and the machine was
 // not about to stop, or impaired, when they were asked, which leaves them no grace.
 func (e *Episode) graceWasTooLong() bool {
+	if e.Uncordoned != "" || e.lateCordon() != "" { // they had less than the notice
+		return false
+	}
 	return len(e.Refused) == 0 && e.Known == Everything && !slices.ContainsFunc(e.Notices, func(n Notice) bool {
 		return (n.Kind == "state-change" || n.Kind == "instance-impaired") && !n.At.After(e.FirstAsked)
 	})
@@ -107,8 +110,10 @@ var remedies = map[Cause]string{
 	Grace:           "Pods were still stopping at the deadline. " + graceAdvice,
 	Kubelet: "No kubelet confirmed the end of pods: the machine was overloaded or already dead, or containers did not " +
 		"stop. Look at its console output, and set the option `enable-out-of-service-taint` if volumes must move.",
-	FailingList: "{why}. " + doctorAdvice,
-	Surge:       "Replacements of single pods were not ready in time: run two replicas, or make the pods start faster.",
+	List: "{why}. " + doctorAdvice, FailingList: "{why}. " + doctorAdvice,
+	Gate: "A drain did not begin in time, because other requests to the API server went first: look at its load, and at " +
+		"the options `kube-api-qps` and `kube-api-burst`.",
+	Surge: "Replacements of single pods were not ready in time: run two replicas, or make the pods start faster.",
 	Turn: "Pods that leave last, or after others, ran out of time: mark fewer pods `node-termination-handler/leave: " +
 		"last`.",
 }

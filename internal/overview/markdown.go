@@ -85,6 +85,11 @@ func (e *Episode) Failed() bool {
 	return slices.Contains([]string{"missed", "gone", "unconfirmed"}, e.Outcome) || e.lost() > 0
 }
 
+// moved reports whether pods may have been moved: the node was not only cordoned or held back.
+func (e *Episode) moved() bool {
+	return e.Pods != nil || e.Outcome != "cordoned" && e.Outcome != "called-off"
+}
+
 func (e *Episode) lost() int {
 	if e.Pods == nil {
 		return 0
@@ -94,7 +99,7 @@ func (e *Episode) lost() int {
 
 // wentWrong reports whether a reader wants to know more of the episode.
 func (e *Episode) wentWrong() bool {
-	hurried := e.Pods != nil && (e.Pods.Forced > 0 || len(e.Pods.CutShort) > 0)
+	hurried := e.Pods != nil && e.Pods.Forced > 0 || e.CutShort()
 	return e.Failed() || hurried || e.Uncordoned != "" ||
 		e.Slack != nil && *e.Slack <= 0 || len(e.Targets) > 0 || e.Volumes > 0
 }
@@ -170,24 +175,29 @@ func (r *Report) summary() string {
 
 // Pods counts what became of the pods, in markdown; empty: it is not known.
 func (r *Report) Pods() string {
-	var left, forced, cut, stayed, known, partial int
+	var left, forced, cut, stayed, known, partial, unknown int
 	for k := range r.Episodes {
-		if p := r.Episodes[k].Pods; p != nil {
-			known++
-			left += p.Evicted + p.Ended
-			forced += p.Forced
-			cut += p.Cut
-			stayed += p.Stayed
-			if p.Partial {
-				partial++
+		p := r.Episodes[k].Pods
+		if p == nil {
+			if r.Episodes[k].moved() {
+				unknown++
 			}
+			continue
+		}
+		known++
+		left += p.Evicted + p.Ended
+		forced += p.Forced
+		cut += p.Cut
+		stayed += p.Stayed
+		if p.Partial {
+			partial++
 		}
 	}
 	if known == 0 {
 		return ""
 	}
 	of, besides := "", ""
-	if known < len(r.Episodes) {
+	if unknown > 0 {
 		of = " of " + Count(known, "drain")
 	}
 	if cut > 0 {
@@ -197,7 +207,7 @@ func (r *Report) Pods() string {
 		besides += fmt.Sprintf("%d stayed as somebody wants it, ", stayed)
 	}
 	lost := fmt.Sprintf("**%d lost**.", r.Lost())
-	if unknown := len(r.Episodes) - known; unknown > 0 && r.Lost() == 0 { // no bold zero beside what is not known
+	if unknown > 0 && r.Lost() == 0 { // no bold zero beside what is not known
 		lost = fmt.Sprintf("none of them lost. Of %s it is not known.", Count(unknown, "drain"))
 	}
 	text := fmt.Sprintf("Pods%s: %d left in order, %d forced, %s%s", of, left, forced, besides, lost)
@@ -229,8 +239,11 @@ func (r *Report) writeTable(b *strings.Builder) {
 	for k := range r.Episodes[:min(len(r.Episodes), mostRows)] {
 		e := &r.Episodes[k]
 		forced, lost := "?", "?"
-		if e.Pods != nil {
+		switch {
+		case e.Pods != nil:
 			forced, lost = fmt.Sprint(e.Pods.Forced), fmt.Sprint(e.lost())
+		case !e.moved():
+			forced, lost = "-", "-"
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n",
 			day(e.Ended), name(e.Node), prose(e.Kind), prose(e.Outcome), e.slack(), forced, lost)

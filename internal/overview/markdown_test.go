@@ -208,13 +208,14 @@ func TestADrainWhoseEndIsNotKnownComfortsNobody(t *testing.T) {
 		{Node: "a", Outcome: "drained", Ended: ago(time.Hour), Pods: &overview.Counts{Evicted: 3}},
 		{Node: "b", Ended: ago(time.Hour), Known: overview.AsCarried},
 		{Node: "c", Outcome: "missed", Ended: ago(time.Hour), Known: overview.AsCarried},
+		{Node: "d", Outcome: "cordoned", Ended: ago(time.Hour), Known: overview.Everything}, // no pod had to leave
 	}}
 	if !r.Incomplete() || !r.Harmed() {
 		t.Errorf("unknown %t, lost %t", r.Incomplete(), r.Harmed())
 	}
 	text := r.Markdown()
 	for _, want := range []string{
-		"3 drains: 1 drained, 1 missed, of 1 it is not known.", "Pods of 1 drain: 3 left in order, 0 forced, none of them lost. Of 2 drains it is not known.",
+		"4 drains: 1 drained, 1 missed, 1 cordoned, of 1 it is not known.", "Pods of 1 drain: 3 left in order, 0 forced, none of them lost. Of 2 drains it is not known.",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it does not say %q:\n%s", want, text)

@@ -221,10 +221,10 @@ func (s *sentNotice) pods(ctx context.Context, last progress) string {
 		switch text := r.Pods(); {
 		case text != "":
 			return strings.ReplaceAll(text, "*", "") + "\n"
-		case len(r.Episodes) > 0 && last.outcome != intent.Cordoned:
-			return "What became of the pods is not known.\n"
-		case len(r.Episodes) > 0:
+		case len(r.Episodes) > 0 && last.outcome == intent.Cordoned:
 			return ""
+		case len(r.Episodes) > 0 && r.Episodes[0].Outcome == string(last.outcome):
+			return "What became of the pods is not known.\n"
 		}
 	}
 	return ""

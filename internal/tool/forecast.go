@@ -248,10 +248,23 @@ func (f forecast) lost() []string {
 	if f.whyNotDrained() == "" {
 		return f.Summary().Lost
 	}
-	if f.kind == notice.RebalanceRecommendation || f.Why == decision.WhyNotSpot {
-		return nil // nothing goes away
+	if f.stands() {
+		return nil
 	}
 	return slices.Sorted(slices.Values(f.Summary().Names))
+}
+
+// stands reports whether nothing goes away by the notice.
+func (f forecast) stands() bool {
+	return f.kind == notice.RebalanceRecommendation || f.Why == decision.WhyNotSpot
+}
+
+// stayed returns the pods that do not have to leave, and go with the instance.
+func (f forecast) stayed() []string {
+	if f.stands() {
+		return nil
+	}
+	return f.Summary().Stayed
 }
 
 // uncontrolled returns the pods that would be evicted and not be created again.
@@ -301,6 +314,9 @@ func (f forecast) fate() string {
 		}
 		if lost := f.lost(); len(lost) > 0 {
 			b.WriteString("would be lost with the instance: " + strings.Join(lost, ", ") + "\n")
+		}
+		if stayed := f.stayed(); len(stayed) > 0 {
+			b.WriteString("would go with the instance anyway: " + strings.Join(stayed, ", ") + "\n")
 		}
 		return b.String()
 	}
@@ -368,6 +384,8 @@ func printForecasts(out io.Writer, s *Session, kind notice.Kind, all []forecast)
 		}
 		if remark == "" {
 			remark = f.harm()
+		} else if stayed := f.stayed(); len(stayed) > 0 {
+			remark += "; go with the instance anyway: " + strings.Join(stayed, ", ")
 		}
 		line := fmt.Sprintf("  %-*s  %4d  %4d  %4d  %7s  %7d  %s",
 			width, f.node.Name, sum.Pods, len(lost), len(cut), blocked, sum.Forced, remark)
@@ -406,7 +424,7 @@ func (f forecast) harm() string {
 		{"lost", f.lost()},
 		{"cut short", f.cut()},
 		{"not created again", f.uncontrolled()},
-		{"stay, and go with the instance", f.Summary().Stayed},
+		{"stay, and go with the instance", f.stayed()},
 	} {
 		if len(part.pods) > 0 {
 			parts = append(parts, part.what+": "+strings.Join(part.pods, ", "))
@@ -456,7 +474,7 @@ func (f forecast) report() nodeReport {
 		ReplacesFirst: f.Intent.ReplacesFirst(),
 		Pods:          []rehearsal.PodReport{},
 		Lost:          orEmpty(f.lost()), Cut: orEmpty(f.cut()), Uncontrolled: orEmpty(f.uncontrolled()),
-		Stayed: orEmpty(f.Summary().Stayed),
+		Stayed: orEmpty(f.stayed()),
 		Left:   orEmpty(f.Summary().Left), Down: orEmpty(f.down()),
 	}
 	if r.Ignored == "" {

@@ -282,12 +282,11 @@ func (p *Pods) tell(found map[cluster.Ref]backlog, now time.Time) {
 	switch {
 	case pods > 0 && now.Sub(p.saidAt) >= sayAgain:
 		p.saidAt = now
-		slices.Sort(nodes)
 		logging.Warn(p.Log, "pods have left drained nodes, and the scheduler finds no other node", "pods", pods,
 			"nodes", evacuation.Names(nodes, named), "why", most.why)
 	case pods == 0 && !p.saidAt.IsZero():
 		p.saidAt = time.Time{}
-		p.Log.Info("all pods that have left drained nodes have another node")
+		p.Log.Info("no pod that has left a drained node waits for another one any more")
 	}
 }
 

@@ -98,7 +98,7 @@ func play(t *testing.T, run func(s *scene)) {
 		if s.last() != 0 {
 			t.Errorf("%d pods wait for a replica that leads no more", s.last())
 		}
-		const over = "have another node"
+		const over = "waits for another one any more"
 		said := strings.Count(s.log.String(), over)
 		next, stop := context.WithTimeout(t.Context(), time.Hour)
 		defer stop()
@@ -203,7 +203,7 @@ func TestWhatWaitsIsCountedAgainstItsNodeAndToldOnce(t *testing.T) {
 		if s.last() != 0 || len(s.told()) != 2 {
 			t.Errorf("%d pods wait; told %q", s.last(), s.told())
 		}
-		warned, over := strings.Count(s.log.String(), "the scheduler finds no other node"), strings.Count(s.log.String(), "have another node")
+		warned, over := strings.Count(s.log.String(), "the scheduler finds no other node"), strings.Count(s.log.String(), "waits for another one any more")
 		if warned != 1 || over != 1 {
 			t.Errorf("the log warns %d times, and says %d times that it is over:\n%s", warned, over, s.log.String())
 		}

@@ -71,10 +71,6 @@ func announced(d report.Decision) string {
 // Drain is a sentence about how a drain ended.
 func Drain(d report.Drain) string {
 	r := d.Result
-	if r.Unlisted != nil {
-		return fmt.Sprintf("Which pods were still there is not known%s: %s (in %s)", At(" at the deadline, ", d.Deadline()),
-			r.Unlisted.Why, Rounded(d.Took))
-	}
 	count := fmt.Sprintf("%d evicted, %d deleted", r.Evicted, r.Forced)
 	if r.Ended > 0 {
 		count += fmt.Sprintf(", %d ended", r.Ended)
@@ -83,7 +79,7 @@ func Drain(d report.Drain) string {
 		how  string
 		pods []string
 	}{{"unconfirmed", r.Unconfirmed}, {"lost", r.Lost}, {"missed", r.Missed}} {
-		if n := len(more.pods); n > 0 {
+		if n := len(more.pods); n > 0 && r.Unlisted == nil {
 			count = fmt.Sprintf("%d %s, %s", n, more.how, count)
 		}
 	}
@@ -99,6 +95,9 @@ func Drain(d report.Drain) string {
 		count += "; killed before the end of their grace periods: " + strings.Join(evacuation.Names(cut, most), ", ")
 	}
 	names := strings.Join(evacuation.Names(d.Remaining(), most), ", ")
+	if r.Unlisted != nil {
+		return fmt.Sprintf("Which pods were still there is not known: %s (%s)", r.Unlisted.Why, count)
+	}
 	switch d.Outcome {
 	case intent.Missed:
 		if len(r.Missed) == 0 {
