@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -37,15 +38,11 @@ func (c *Cluster) Unfinished(ctx context.Context) (found []Unfinished, unreadabl
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
 	}
-	for _, ref := range c.unlabelled() {
-		node, err := c.Read(ctx, ref)
-		switch {
-		case err == nil:
-			list.Items = append(list.Items, *node)
-		case !errors.Is(err, ErrNodeGone):
-			return nil, nil, err
-		}
+	more, err := c.readAll(ctx, c.unlabelled())
+	if err != nil {
+		return nil, nil, err
 	}
+	list.Items = append(list.Items, more...)
 	var errs []error
 	for k := range list.Items {
 		node := &list.Items[k]
@@ -68,6 +65,32 @@ func (c *Cluster) Unfinished(ctx context.Context) (found []Unfinished, unreadabl
 		}
 	}
 	return found, errors.Join(errs...), nil
+}
+
+// readAll reads Nodes, without those that are gone, many at once: while one is read, no other waits for long.
+func (c *Cluster) readAll(ctx context.Context, refs []Ref) ([]corev1.Node, error) {
+	const atOnce = 32
+	nodes := make([]*corev1.Node, len(refs))
+	reading, ctx := errgroup.WithContext(ctx)
+	reading.SetLimit(atOnce)
+	for k, ref := range refs {
+		reading.Go(func() (err error) {
+			if nodes[k], err = c.Read(ctx, ref); errors.Is(err, ErrNodeGone) {
+				nodes[k], err = nil, nil
+			}
+			return err
+		})
+	}
+	if err := reading.Wait(); err != nil {
+		return nil, err
+	}
+	var there []corev1.Node
+	for _, node := range nodes {
+		if node != nil {
+			there = append(there, *node)
+		}
+	}
+	return there, nil
 }
 
 // ReadClaimed reads what a node without a provider id carries, and remembers that it is the instance of the ref, as EC2

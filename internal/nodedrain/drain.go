@@ -458,11 +458,11 @@ func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 		return err
 	}
 	defer d.unlock()
-	ended := d.r.hasEnded(d)
+	ended, began := d.r.hasEnded(d), time.Now()
 	err := d.recordAtLast(ctx)
 	defer func() {
 		if !errors.Is(ctx.Err(), context.Canceled) { // else it is another matter by now
-			d.r.noteWrite(d.ref, nil, err)
+			d.r.noteWrite(d.ref, nil, began, err)
 		}
 	}()
 	if err == nil {

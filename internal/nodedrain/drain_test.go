@@ -419,48 +419,102 @@ func TestANodeCannotBeWrittenIfThatFailsForAWhile(t *testing.T) {
 		}
 		news := &News{Entry: &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: time.Now()}}
 		refused := errors.New("refused")
-		r.noteWrite(theRef, news, refused)
+		r.noteWrite(theRef, news, time.Now(), refused)
 		time.Sleep(firstTries + time.Second)
 		fails(false, "after one failure")
-		r.noteWrite(theRef, news, refused)
+		r.noteWrite(theRef, news, time.Now(), refused)
 		fails(true, "after two")
-		r.noteWrite(theRef, nil, cluster.ErrNoTurn)
+		r.noteWrite(theRef, nil, time.Now(), cluster.ErrNoTurn)
 		fails(true, "when it was not tried")
-		r.noteWrite(theRef, nil, nil)
+		r.noteWrite(theRef, nil, time.Now(), nil)
 		fails(false, "when it could be written")
-		r.noteWrite(theRef, news, refused)
+		r.noteWrite(theRef, news, time.Now(), refused)
 		time.Sleep(firstTries + time.Second)
-		r.noteWrite(theRef, news, refused)
+		r.noteWrite(theRef, news, time.Now(), refused)
 		time.Sleep(forgottenAfter + time.Second)
 		fails(false, "when nobody tries any more")
 	})
 }
 
-// Each try hangs for as long as Record tries, as with a webhook of a long timeout. The pods leave all the same.
-func TestTheTriesOfBeforeCountForTheTimeWithoutTheCordon(t *testing.T) {
-	withClient(t, asItIs, func(t *testing.T, r *Registry, client *fake.Clientset) {
-		refused := errors.New("refused")
-		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refused })
-		now := time.Now()
-		news := &News{
-			Entry: &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now.Add(-time.Minute), Deadline: now.Add(time.Minute)},
-			Void:  func() bool { return false },
-		}
-		r.noteWrite(theRef, news, refused)
-		time.Sleep(lookup.KeptShort)
-		ctx, cancel := context.WithCancel(t.Context())
-		var recording sync.WaitGroup
-		recording.Go(func() { _, _ = r.Record(ctx, r.Log, theRef, news) })
-		select {
-		case d := <-r.toRun:
-			if !d.isUncordoned() {
-				t.Error("the drain that begins is not one without the cordon")
+// Each try hangs for as long as Record tries, as with a webhook of a long timeout. The pods leave with the first that
+// fails after half of the notice.
+func TestPodsLeaveThoughEachPatchOfTheirNodeHangs(t *testing.T) {
+	for name, age := range map[string]time.Duration{"half has passed before": 90 * time.Second, "half passes meanwhile": 40 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			withClient(t, asItIs, func(t *testing.T, r *Registry, client *fake.Clientset) {
+				client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+					time.Sleep(lookup.KeptShort)
+					return true, nil, context.DeadlineExceeded
+				})
+				now := time.Now()
+				news := &News{
+					Entry: &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: now.Add(-age), Deadline: now.Add(2*time.Minute - age)},
+					Void:  func() bool { return false },
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var recording sync.WaitGroup
+				recording.Go(func() {
+					for ctx.Err() == nil { // as who handles the message does
+						_, _ = r.Record(ctx, r.Log, theRef, news)
+					}
+				})
+				select {
+				case d := <-r.toRun:
+					if !d.isUncordoned() {
+						t.Error("the drain that begins is not one without the cordon")
+					}
+				case <-time.After(max(0, time.Minute-age) + lookup.KeptShort + time.Second):
+					t.Error("no drain begins with the first try that has failed when half of the notice has passed")
+				}
+				cancel()
+				recording.Wait()
+			})
+		})
+	}
+}
+
+// A hook waits for the cordon that is to come, and not for hours for one that is refused.
+func TestACordonThatFailsForLongIsNotWaitedFor(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		d := evacuateStage{r.getOrCreate(theRef)}
+		d.unrecorded.Store(true)
+		for begun := time.Now(); time.Since(begun) < cordonPatience+time.Minute; time.Sleep(20 * time.Second) {
+			r.noteWrite(theRef, nil, time.Now(), errors.New("refused"))
+			if want := time.Since(begun) < cordonPatience; d.nodeState().CordonPending != want {
+				t.Errorf("after %s the cordon is awaited: %t", time.Since(begun), !want)
 			}
-		case <-time.After(time.Second):
-			t.Error("no drain begins with the first try that fails")
 		}
-		cancel()
-		recording.Wait()
+	})
+}
+
+// refusedLater are hooks whose heartbeats are refused from a time on: they end by themselves then.
+type refusedLater struct {
+	Hooks
+	at, ends time.Time
+}
+
+func (h refusedLater) HeartbeatFailure(intent.Hook) (time.Time, error) {
+	if time.Now().Before(h.at) {
+		return time.Time{}, nil
+	}
+	return h.ends, errors.New("not allowed")
+}
+
+// The worker is another drain's, and the hook ends by itself, because its heartbeats are refused.
+func TestADrainWhoseHookEndsSoonNeedsNoWorker(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		r.NodeGracePeriod, r.workers = 2*time.Minute, make(chan struct{}, 1)
+		r.workers <- struct{}{}
+		now := time.Now()
+		r.Hooks = refusedLater{at: now.Add(30 * time.Second), ends: now.Add(5 * time.Minute)}
+		d := evacuateStage{r.getOrCreate(theRef)}
+		hook := &intent.Hook{Group: "workers", Name: "drain", Instance: theID, Started: now, Deadline: now.Add(time.Hour)}
+		d.setIntent(intent.Intent{}.With(intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"h"}, Time: now, Deadline: now.Add(time.Hour)}, hook, now))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		if _, err := d.acquireWorker(ctx); err != nil || time.Since(now) > 4*time.Minute {
+			t.Errorf("it begins after %s: %v", time.Since(now), err)
+		}
 	})
 }
 

@@ -69,12 +69,16 @@ func (d evacuateStage) acquireWorker(ctx context.Context) (free func(), err erro
 	defer d.afterMachine(sync.OnceFunc(func() { close(gone) }))()
 	for {
 		carried, changed := d.current()
+		carried = d.r.pressing(carried)
 		if !decision.CanWait(carried, time.Now(), d.r.Policy) {
 			return func() {}, nil
 		}
-		var hurry <-chan time.Time // a near deadline matters more than the bound
+		var hurry, again <-chan time.Time // a near deadline matters more than the bound
 		if at := carried.Deadline(); !at.IsZero() {
 			hurry = time.After(time.Until(at.Add(-d.r.NodeGracePeriod)))
+		}
+		if len(carried.Hooks) > 0 { // nobody tells when their heartbeats fail
+			again = time.After(againAfter)
 		}
 		d.say(overview.Draining, overview.Wait{
 			Cause: overview.Worker, Why: "other nodes are drained first, as the option workers says",
@@ -88,6 +92,7 @@ func (d evacuateStage) acquireWorker(ctx context.Context) (free func(), err erro
 				release()
 			}, nil
 		case <-changed:
+		case <-again:
 		case <-hurry:
 			return func() {}, nil
 		case <-gone:
@@ -124,6 +129,9 @@ func (d evacuateStage) drainPods(ctx context.Context, began time.Time) error {
 	return err
 }
 
+// cordonPatience is how long a cordon may fail before a drain without pods ends without it: longer than a spot notice.
+const cordonPatience = 3 * time.Minute
+
 // nodeState is what a drain has to know of its node. A deleted Node is not ready.
 func (d evacuateStage) nodeState() evacuation.NodeState {
 	node, there := d.r.Cluster.Look(d.ref)
@@ -131,10 +139,11 @@ func (d evacuateStage) nodeState() evacuation.NodeState {
 		return evacuation.NodeState{}
 	}
 	uncordoned, times, goes := d.r.uncordoned(node)
+	// watchNode is about to do that, or whoever tries to record what was not. No hook waits for what fails for long.
+	pending := uncordoned && times == 0 && goes || d.unrecorded.Load()
 	return evacuation.NodeState{
 		Ready: cluster.Ready(node), Cordoned: node.Spec.Unschedulable,
-		// watchNode is about to do that, or whoever tries to record what was not
-		CordonPending:   uncordoned && times == 0 && goes || d.unrecorded.Load(),
+		CordonPending:   pending && time.Since(d.r.failsSince(d.ref)) < cordonPatience,
 		StaysUncordoned: uncordoned && times > 0,
 	}
 }

@@ -18,29 +18,29 @@ import (
 type failingWrite struct {
 	ref         cluster.Ref
 	news        *News     // what was to be recorded last; nil: the node is in a drain
-	since, last time.Time // the first failure in a row, and the last one
+	since, last time.Time // the begin of the first try in a row that has failed, and the end of the last one
 	err         error     // of the last
 }
 
 // forgottenAfter is longer than the time between two tries of cluster.Retry: nobody tries any more.
 const forgottenAfter = 30 * time.Second
 
-// noteWrite notes whether the intent of a Node could be written, for Status. news is what was to be recorded; nil: the
-// node is in a drain.
-func (r *Registry) noteWrite(ref cluster.Ref, news *News, err error) {
+// noteWrite notes whether the intent of a Node could be written, in a try that has begun at a time. news is what was to
+// be recorded; nil: the node is in a drain.
+func (r *Registry) noteWrite(ref cluster.Ref, news *News, began time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case err == nil, errors.Is(err, cluster.ErrNodeGone):
 		delete(r.failingWrites, ref.UID)
 		return
-	case errors.Is(err, cluster.ErrNoTurn), errors.Is(err, ErrOutdated): // it was not tried
+	case errors.Is(err, cluster.ErrNoTurn): // it was not tried
 		return
 	}
 	now := time.Now()
 	w, known := r.failingWrites[ref.UID]
 	if !known || now.Sub(w.last) > forgottenAfter {
-		w = failingWrite{ref: ref, since: now}
+		w = failingWrite{ref: ref, since: began}
 	}
 	if w.last, w.err = now, err; news != nil {
 		w.news = news

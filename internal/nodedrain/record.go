@@ -34,6 +34,7 @@ type recording struct {
 	ref    cluster.Ref
 	log    logr.Logger // of the notice
 	since  time.Time   // since when it has been tried, or fails
+	tried  bool        // the lock of the node was had
 	begins bool        // the node was in no drain before the first try
 	isNew  bool        // nor did it have the notice
 }
@@ -45,8 +46,11 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 	defer cancel()
 	p := &recording{Registry: r, News: n, ref: ref, log: log, since: r.failsSince(ref)}
 	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) (err error) {
-		joined, err = p.tryOnce(ctx, try)
-		r.noteWrite(ref, n, err)
+		began := time.Now()
+		p.tried = false
+		if joined, err = p.tryOnce(ctx, try); p.tried {
+			r.noteWrite(ref, n, began, err)
+		}
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
 		}
@@ -64,18 +68,19 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 // node: whoever makes the notice void later waits for the lock, and then finds the notice recorded. The requests end
 // with try; drainUnrecorded goes on with ctx.
 func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
-	late := time.Since(p.since) > firstTries && p.halfPassed(time.Now())
 	d, err := p.lock(try)
 	if err != nil {
 		return nil, err
 	}
 	defer d.unlock()
+	p.tried = true
 	if p.Void() {
 		p.drop(d)
 		return nil, nil
 	}
 	defer d.place.Recorded()
 	carried, isDone, err := p.write(try, d)
+	late := time.Since(p.since) > firstTries && p.halfPassed(time.Now())
 	switch {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (late || d.unrecorded.Load()):
 		return nil, errors.Join(err, p.drainUnrecorded(ctx, d, err))

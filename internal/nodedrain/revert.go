@@ -135,7 +135,7 @@ func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change
 		return kept
 	})
 	if err == nil {
-		d.r.noteWrite(ref, nil, nil)
+		d.r.noteWrite(ref, nil, time.Time{}, nil)
 	}
 	switch left := err == nil && len(kept.Entries) > 0; {
 	case d.started && err == nil && undone == cluster.NothingUndone:
@@ -298,7 +298,8 @@ func (d *Drain) forgetEarlierLife(ctx context.Context) error {
 }
 
 // forgetWhatPassed does so for a drain of an earlier leader, as nobody knows how long there was
-// no leader, and for one that was held back. Without a quick answer of EC2 the drain goes on as it was.
+// no leader, and for one that was held back. Without a quick answer of EC2, or if the Node cannot be written in time,
+// the drain goes on as it was.
 func (d *Drain) forgetWhatPassed(ctx context.Context) error {
 	carried, now := d.carried(), time.Now()
 	mayBeOver := func(e intent.Entry) bool { // an instance that stops or hibernates can be started at once
@@ -315,7 +316,10 @@ func (d *Drain) forgetWhatPassed(ctx context.Context) error {
 	if err != nil {
 		return context.Cause(ctx)
 	}
-	return d.forgetBefore(ctx, ref, launched)
+	if err = d.forgetBefore(asking, ref, launched); asking.Err() != nil && !isCalledOff(err) {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // ForgetEarlierLife has the drain of a node, if there is one, forget notices about an earlier life of the instance. A
