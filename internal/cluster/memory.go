@@ -32,15 +32,16 @@ type memory struct {
 	identified *lru.Cache
 
 	mu        sync.Mutex
-	toInform  map[types.UID]Ref // see NodesToInform
-	restarted map[types.UID]Ref // see Restarted
+	toInform  map[types.UID]Ref  // see NodesToInform
+	restarted map[types.UID]Ref  // see Restarted
+	hangs     map[types.UID]bool // see noteHang
 }
 
 func newMemory(nodes *nodes, owner owner) *memory {
 	return &memory{
 		nodes: nodes, owner: owner,
 		lastDeleted: utilcache.NewLRUExpireCache(memorySize), identified: lru.New(memorySize),
-		toInform: map[types.UID]Ref{}, restarted: map[types.UID]Ref{},
+		toInform: map[types.UID]Ref{}, restarted: map[types.UID]Ref{}, hangs: map[types.UID]bool{},
 	}
 }
 
@@ -66,6 +67,27 @@ func (m *memory) noteDeleted(node *corev1.Node) {
 	}
 	delete(m.toInform, uid)
 	delete(m.restarted, uid)
+	delete(m.hangs, uid)
+}
+
+// hangsAfter is how long a patch takes that hangs: an admission webhook that does not answer is given 10 s unless its
+// configuration says otherwise.
+const hangsAfter = 10 * time.Second
+
+// noteHang remembers whether the last patch of a Node has hung.
+func (m *memory) noteHang(ref Ref, hung bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if delete(m.hangs, ref.UID); hung {
+		m.hangs[ref.UID] = true
+	}
+}
+
+// lastHung reports whether the last patch of a Node has hung.
+func (m *memory) lastHung(ref Ref) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hangs[ref.UID]
 }
 
 // Identify returns the ref with the instance of its Node. Where the Node has no provider id it remembers the instance

@@ -21,17 +21,40 @@ const (
 	// worthAWarning is the pause from which a failure is logged as a warning: the third
 	// failure in a row. A conflict or a throttled request has succeeded by then.
 	worthAWarning = 4 * firstPause
-	// tryTimeout bounds one try, so that a server that hangs costs one try.
-	tryTimeout = 15 * time.Second
+	// tryTimeout bounds one try, so that a server that hangs costs one try. Where the last patch of a Node has hung the
+	// next has longer: an API server takes half a minute where it asks webhooks in vain that it then ignores.
+	tryTimeout     = 15 * time.Second
+	longTryTimeout = 35 * time.Second
 )
 
 // Retry tries until it succeeds, or the Node is gone, or ctx ends; the error then wraps the
 // cause of ctx. A message is held meanwhile: returning it to the queue would count as one
 // more receive, and too many of them move it to the dead-letter queue.
 func Retry(ctx context.Context, log logr.Logger, doing string, try func(context.Context) error) error {
+	return retryEach(ctx, log, doing, func() time.Duration { return tryTimeout }, try)
+}
+
+// RetryWrite is Retry for what writes a Node: each try has its TryTimeout.
+func (c *Cluster) RetryWrite(
+	ctx context.Context, log logr.Logger, ref Ref, doing string, try func(context.Context) error,
+) error {
+	return retryEach(ctx, log, doing, func() time.Duration { return c.TryTimeout(ref) }, try)
+}
+
+// TryTimeout is how long a try to write a Node may take: 15 s, or 35 s where its last patch has hung.
+func (c *Cluster) TryTimeout(ref Ref) time.Duration {
+	if c.lastHung(ref) {
+		return longTryTimeout
+	}
+	return tryTimeout
+}
+
+func retryEach(
+	ctx context.Context, log logr.Logger, doing string, timeout func() time.Duration, try func(context.Context) error,
+) error {
 	for tries := 1; ; tries++ {
 		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+			ctx, cancel := context.WithTimeout(ctx, timeout())
 			defer cancel()
 			return try(ctx)
 		}()

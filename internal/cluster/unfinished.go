@@ -38,11 +38,7 @@ func (c *Cluster) Unfinished(ctx context.Context) (found []Unfinished, unreadabl
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the nodes with %s: %w", unfinished, err)
 	}
-	more, err := c.readAll(ctx, c.unlabelled())
-	if err != nil {
-		return nil, nil, err
-	}
-	list.Items = append(list.Items, more...)
+	list.Items = append(list.Items, c.readAll(ctx, c.unlabelled())...)
 	var errs []error
 	for k := range list.Items {
 		node := &list.Items[k]
@@ -67,30 +63,35 @@ func (c *Cluster) Unfinished(ctx context.Context) (found []Unfinished, unreadabl
 	return found, errors.Join(errs...), nil
 }
 
-// readAll reads Nodes, without those that are gone, many at once: while one is read, no other waits for long.
-func (c *Cluster) readAll(ctx context.Context, refs []Ref) ([]corev1.Node, error) {
-	const atOnce = 32
+// readAll reads Nodes, without those that are gone, many at once. All drains wait for it, so one that is not read soon
+// is as the watch shows it by then.
+func (c *Cluster) readAll(ctx context.Context, refs []Ref) (there []corev1.Node) {
+	const atOnce, soon = 32, 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
 	nodes := make([]*corev1.Node, len(refs))
-	reading, ctx := errgroup.WithContext(ctx)
+	var reading errgroup.Group
 	reading.SetLimit(atOnce)
 	for k, ref := range refs {
-		reading.Go(func() (err error) {
-			if nodes[k], err = c.Read(ctx, ref); errors.Is(err, ErrNodeGone) {
-				nodes[k], err = nil, nil
+		reading.Go(func() error {
+			node, err := c.Read(ctx, ref)
+			there := err == nil
+			if err != nil && !errors.Is(err, ErrNodeGone) {
+				node, there = c.Look(ref)
 			}
-			return err
+			if there {
+				nodes[k] = node
+			}
+			return nil
 		})
 	}
-	if err := reading.Wait(); err != nil {
-		return nil, err
-	}
-	var there []corev1.Node
+	_ = reading.Wait()
 	for _, node := range nodes {
 		if node != nil {
 			there = append(there, *node)
 		}
 	}
-	return there, nil
+	return there
 }
 
 // ReadClaimed reads what a node without a provider id carries, and remembers that it is the instance of the ref, as EC2

@@ -194,7 +194,7 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 			continue
 		}
 		asked := time.Now()
-		leave, err := c.gate.Enter(ctx, priority)
+		leave, err := c.gate.Enter(ctx, c.afterHanging(ref, priority))
 		if err != nil {
 			return fmt.Errorf("patch node %s: %w: %w", ref.Name, ErrNoTurn, err)
 		}
@@ -208,8 +208,12 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 				continue
 			}
 		}
+		entered := time.Now()
 		_, err = c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})
 		leave(0)
+		if hung := time.Since(entered) >= hangsAfter; hung || ctx.Err() == nil { // else it was cut, and tells nothing
+			c.noteHang(ref, hung && !c.gate.BusySince(entered))
+		}
 		switch {
 		case err == nil:
 			return nil
@@ -221,6 +225,14 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 			return fmt.Errorf("patch node %s: %w", ref.Name, err)
 		}
 	}
+}
+
+// afterHanging is the priority of a patch of a Node: if the last one has hung, nobody else waits for the next.
+func (c *Cluster) afterHanging(ref Ref, p pace.Priority) pace.Priority {
+	if c.lastHung(ref) {
+		return pace.Priority{Deadline: p.Deadline, Hangs: true}
+	}
+	return p
 }
 
 // patchOf returns the body of the patch that build returns for a node, and its priority at the gate; nil: nothing is

@@ -208,8 +208,8 @@ func (t *task) finish(ctx context.Context) error {
 			break
 		}
 		// It may be started meanwhile.
-		trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, nodedrain.ErrOutdated)
-		err := cluster.Retry(trying, t.log, "taint the node out of service", func(ctx context.Context) error {
+		trying, cancel := context.WithTimeoutCause(ctx, t.c.Cluster.TryTimeout(ref), nodedrain.ErrOutdated)
+		err := t.c.Cluster.RetryWrite(trying, t.log, ref, "taint the node out of service", func(ctx context.Context) error {
 			return t.c.Cluster.SetOutOfService(ctx, ref, true)
 		})
 		cancel()
@@ -231,7 +231,7 @@ func (t *task) finish(ctx context.Context) error {
 			continue
 		}
 		// A deadline that is ahead would bind the next life of the instance.
-		err := cluster.Retry(ctx, t.log, "note that the machine has gone", func(ctx context.Context) error {
+		err := t.c.Cluster.RetryWrite(ctx, t.log, ref, "note that the machine has gone", func(ctx context.Context) error {
 			_, err := t.c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
 				if i.Finished() {
 					i = i.Gone(time.Now().UTC())
@@ -304,7 +304,7 @@ func (t *task) noteConsequence(ctx context.Context) error {
 	}
 	for _, ref := range t.found.Refs {
 		noted := false
-		err := cluster.Retry(noting, t.log, "note what follows from the drain", func(ctx context.Context) error {
+		err := t.c.Cluster.RetryWrite(noting, t.log, ref, "note what follows from the drain", func(ctx context.Context) error {
 			_, err := t.c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
 				noted = i.DrainedForEnd()
 				return i.Noting(entry)

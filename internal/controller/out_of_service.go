@@ -51,7 +51,7 @@ func (c *Controller) takeTaintFrom(ctx context.Context, ref cluster.Ref) {
 	if !c.isRunning(ctx, ref) {
 		return
 	}
-	err := cluster.Retry(ctx, c.Log, "take the out-of-service taint back", func(ctx context.Context) error {
+	err := c.Cluster.RetryWrite(ctx, c.Log, ref, "take the out-of-service taint back", func(ctx context.Context) error {
 		return c.Cluster.SetOutOfService(ctx, ref, false)
 	})
 	if err == nil {

@@ -126,7 +126,8 @@ func (c *Controller) handleReport(ctx context.Context, ref cluster.Ref, n notice
 	if acts {
 		return
 	}
-	_ = cluster.Retry(ctx, log, "answer a report", func(ctx context.Context) error { // it ends with ctx, or the Node
+	// It ends with ctx, or the Node.
+	_ = c.Cluster.RetryWrite(ctx, log, ref, "answer a report", func(ctx context.Context) error {
 		return c.Cluster.Report(ctx, ref, func(r notice.Report) notice.Report { return r.Answering(n.ID) })
 	})
 }

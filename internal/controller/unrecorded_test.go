@@ -310,3 +310,32 @@ func TestAHookDoesNotWaitForANoteOnItsNode(t *testing.T) {
 		s.wantHook(awssim.Completed)
 	})
 }
+
+// The rebalance recommendation can wait, and so its drain is called off when somebody uncordons the node; the spot
+// interruption cannot.
+func TestANoticeDoesNotWaitForACallingOffThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = -1
+		s.lead()
+		s.send(s.body("rebalance-recommendation", theID))
+		s.after(10 * time.Second)
+		heal := s.failPatches()
+		s.change(theNode, uncordon)
+		s.after(5 * time.Second)
+		s.send(s.body("spot-interruption", theID))
+		s.after(50 * time.Second)
+		if n := len(s.drain.all()); n != 1 {
+			t.Errorf("%d drains before half of the notice has passed, want the first", n)
+		}
+		s.after(30 * time.Second)
+		if n := len(s.drain.all()); n != 2 {
+			t.Errorf("%d drains after half of the notice has passed, want another one", n)
+		}
+		heal()
+		s.after(time.Minute)
+		if i := s.intent(); !s.isCordoned(theNode) || !i.Has(notice.SpotInterruption) {
+			t.Errorf("the node is cordoned: %t, and carries %+v", s.isCordoned(theNode), i)
+		}
+	})
+}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/node-termination-handler/node-termination-handler/internal/cluster"
 	"github.com/node-termination-handler/node-termination-handler/internal/decision"
 	"github.com/node-termination-handler/node-termination-handler/internal/holdback"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
@@ -167,13 +166,15 @@ func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time
 // to the deadline passes, the pods leave without the cordon; see goUnrecorded.
 func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 	released := func(i intent.Intent) intent.Intent { return i.Released(now) }
-	return cluster.Retry(ctx, d.log, "cordon the node", func(try context.Context) error {
+	return d.r.Cluster.RetryWrite(ctx, d.log, d.ref, "cordon the node", func(try context.Context) error {
 		if d.unrecorded.Load() { // a notice that came meanwhile has begun the drain
 			return nil
 		}
-		err := d.rewriteOnce(try, released)
-		deadline := d.r.pressing(d.carried()).Deadline()
-		if err == nil || deadline.IsZero() || time.Since(now) < firstTries || time.Since(now) < time.Until(deadline) {
+		half := d.halfAfter(now)
+		trying, cancel := context.WithTimeout(try, d.r.tryTimeout(d.ref, half))
+		defer cancel()
+		err := d.rewriteOnce(trying, released)
+		if half = d.halfAfter(now); err == nil || half.IsZero() || time.Since(now) < firstTries || time.Now().Before(half) {
 			return err
 		}
 		if err := d.lock(ctx); err != nil { // try may have ended
@@ -187,6 +188,15 @@ func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 		d.goUnrecorded(d.log, released(carried), err)
 		return nil
 	})
+}
+
+// halfAfter is when half of the time from a moment to the deadline is over; zero: there is no deadline.
+func (d beginStage) halfAfter(now time.Time) time.Time {
+	deadline := d.r.pressing(d.carried()).Deadline()
+	if deadline.IsZero() {
+		return time.Time{}
+	}
+	return now.Add(deadline.Sub(now) / 2)
 }
 
 // decideAgain applies the current rules to the notices of a node that is held back. Notices that the rules ignore are

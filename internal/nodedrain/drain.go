@@ -43,6 +43,7 @@ type Drain struct {
 	podsGone     signal         // the pods have left, or are not waited for any more; see hasPods
 	quit         signal         // it is called off, with the reason: nobody joins it any more
 	quitOn       *intent.Intent // what it was called off on; nil for errUndone; set before
+	superseded   signal         // a notice does not wait any longer for its calling off
 	beside       sync.WaitGroup // what goes on beside the stages, and ends with them or before: run waits for it
 	done         chan struct{}  // closed at the end, after err is set
 	err          error          // that the drain has ended with
@@ -69,6 +70,7 @@ var (
 	errIgnored    = errors.New("a rule of the policy file ignores by now what asked for the drain")
 	errLeftAlone  = errors.New("the node is to be left alone, as its label " + decision.LeaveAloneLabel + " says")
 	errUncordoned = errors.New("somebody has uncordoned the node, and the drain can wait")
+	errSuperseded = errors.New("another notice asks for a drain, and half of its time has passed")
 	errAsksMore   = errors.New("the node was only to be cordoned, and is to be evacuated by now")
 )
 
@@ -231,6 +233,12 @@ func (d *Drain) quitFor(reason error) {
 	d.tell()
 }
 
+// supersede has the drain end at once, while it is called off.
+func (d *Drain) supersede() {
+	d.superseded.close()
+	d.tell()
+}
+
 // Done returns a channel that is closed at the end of the drain.
 func (d *Drain) Done() <-chan struct{} { return d.done }
 
@@ -284,6 +292,7 @@ func (r *Registry) newDrain(ref cluster.Ref) *Drain {
 		instanceGone: signal{done: make(chan struct{})},
 		podsGone:     signal{done: make(chan struct{})},
 		quit:         signal{done: make(chan struct{})},
+		superseded:   signal{done: make(chan struct{})},
 		done:         make(chan struct{}),
 		progress:     progress{questions: make(chan chan<- evacuation.Progress)},
 	}
@@ -447,7 +456,7 @@ func (c *carrier) unlock() { <-c.turn }
 // rewrite changes the intent of a node that is being drained, and tries until that is done. If the Node was deleted, it
 // changes what is remembered of it. Others may write the node between two tries. The error is the cause of ctx.
 func (d *Drain) rewrite(ctx context.Context, change cluster.Change) error {
-	return cluster.Retry(ctx, d.log, "write the intent", func(ctx context.Context) error {
+	return d.r.Cluster.RetryWrite(ctx, d.log, d.ref, "write the intent", func(ctx context.Context) error {
 		return d.rewriteOnce(ctx, change)
 	})
 }

@@ -433,6 +433,69 @@ func TestANodeCannotBeWrittenIfThatFailsForAWhile(t *testing.T) {
 		r.noteWrite(theRef, news, time.Now(), refused)
 		time.Sleep(forgottenAfter + time.Second)
 		fails(false, "when nobody tries any more")
+		since := time.Now()
+		r.noteWrite(theRef, news, since, refused)
+		for range 3 { // other requests go first for minutes
+			time.Sleep(50 * time.Second)
+			r.noteWrite(theRef, news, time.Now(), cluster.ErrNoTurn)
+		}
+		fails(true, "while it has no turn")
+		if got := r.failsSince(theRef); !got.Equal(since) {
+			t.Errorf("it fails since %s, want %s", got, since)
+		}
+	})
+}
+
+// A busy API server is no Node that cannot be written: its cordon comes before all evictions.
+func TestPodsDoNotLeaveWithoutTheCordonBecauseItHasHadNoTurn(t *testing.T) {
+	withNode(t, asItIs, func(t *testing.T, r *Registry) {
+		now := time.Now()
+		p := &recording{Registry: r, ref: theRef, began: now.Add(-15 * time.Second), News: &News{
+			Entry: &intent.Entry{Kind: notice.SpotInterruption, Time: now.Add(-70 * time.Second), Deadline: now.Add(50 * time.Second)},
+		}}
+		if p.isLate(cluster.ErrNoTurn) {
+			t.Error("it was not tried at all")
+		}
+		if !p.isLate(context.DeadlineExceeded) {
+			t.Error("a try of 15 s has failed")
+		}
+		p.began = now.Add(-time.Second)
+		if p.isLate(errors.New("refused")) {
+			t.Error("it has failed once")
+		}
+		r.noteWrite(theRef, p.News, now.Add(-time.Minute), errors.New("refused"))
+		if !p.isLate(cluster.ErrNoTurn) {
+			t.Error("it has failed for a minute")
+		}
+		p.Entry.Time = now.Add(-10 * time.Second)
+		if p.isLate(cluster.ErrNoTurn) {
+			t.Error("half of the notice has not passed")
+		}
+	})
+}
+
+// EC2 has answered that the spot interruption is of an earlier life of the machine: its deadline, long past, would force
+// all pods.
+func TestAVoidNoticeIsNotObeyedBecauseTheNodeCannotBeWritten(t *testing.T) {
+	withClient(t, asItIs, func(t *testing.T, r *Registry, client *fake.Clientset) {
+		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("refused")
+		})
+		r.Lookup = &lookup.Lookup{Instances: slowInstances{meanwhile: func() {}}, Needed: true, Log: r.Log}
+		now := time.Now()
+		ago := func(d time.Duration) time.Time { return now.Add(-d) }
+		hook := &intent.Hook{Name: "hook", Group: "group", Instance: theID}
+		i := intent.Intent{Version: intent.Version}.With(
+			intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: ago(10 * time.Minute), Deadline: ago(8 * time.Minute)}, nil, now,
+		).With(intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"a"}, Time: ago(9 * time.Minute), Deadline: now.Add(time.Hour)}, hook, now)
+		d := r.getOrCreate(theRef)
+		d.setIntent(i)
+		if err := d.forgetWhatPassed(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if left := d.carried(); len(left.Entries) != 1 || left.Entries[0].Kind != notice.ASGTerminate || !d.unrecorded.Load() {
+			t.Errorf("it goes by %+v, want the termination alone", left)
+		}
 	})
 }
 

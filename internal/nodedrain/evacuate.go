@@ -141,9 +141,10 @@ func (d evacuateStage) nodeState() evacuation.NodeState {
 	uncordoned, times, goes := d.r.uncordoned(node)
 	// watchNode is about to do that, or whoever tries to record what was not. No hook waits for what fails for long.
 	pending := uncordoned && times == 0 && goes || d.unrecorded.Load()
+	since := d.r.failsSince(d.ref)
 	return evacuation.NodeState{
 		Ready: cluster.Ready(node), Cordoned: node.Spec.Unschedulable,
-		CordonPending:   pending && time.Since(d.r.failsSince(d.ref)) < cordonPatience,
+		CordonPending:   pending && (since.IsZero() || time.Since(since) < cordonPatience),
 		StaysUncordoned: uncordoned && times > 0,
 	}
 }

@@ -22,8 +22,8 @@ type failingWrite struct {
 	err         error     // of the last
 }
 
-// forgottenAfter is longer than the time between two tries of cluster.Retry: nobody tries any more.
-const forgottenAfter = 30 * time.Second
+// forgottenAfter is longer than a try of cluster.RetryWrite and the pause before it: nobody tries any more.
+const forgottenAfter = time.Minute
 
 // noteWrite notes whether the intent of a Node could be written, in a try that has begun at a time. news is what was to
 // be recorded; nil: the node is in a drain.
@@ -34,32 +34,35 @@ func (r *Registry) noteWrite(ref cluster.Ref, news *News, began time.Time, err e
 	case err == nil, errors.Is(err, cluster.ErrNodeGone):
 		delete(r.failingWrites, ref.UID)
 		return
-	case errors.Is(err, cluster.ErrNoTurn): // it was not tried
-		return
 	}
 	now := time.Now()
 	w, known := r.failingWrites[ref.UID]
-	if !known || now.Sub(w.last) > forgottenAfter {
-		w = failingWrite{ref: ref, since: began}
+	known = known && now.Sub(w.last) <= forgottenAfter
+	switch noTurn := errors.Is(err, cluster.ErrNoTurn); { // it was not tried
+	case noTurn && !known:
+		return
+	case !known:
+		w = failingWrite{ref: ref, since: began, err: err}
+	case !noTurn:
+		w.err = err
 	}
-	if w.last, w.err = now, err; news != nil {
+	if w.last = now; news != nil {
 		w.news = news
 	}
 	r.failingWrites[ref.UID] = w
 }
 
-// failsSince is since when a Node cannot be written; now: it can, as far as is known.
+// failsSince is since when a Node cannot be written; zero: it can, as far as is known.
 func (r *Registry) failsSince(ref cluster.Ref) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Now()
-	if w, known := r.failingWrites[ref.UID]; known && now.Sub(w.last) <= forgottenAfter {
+	if w, known := r.failingWrites[ref.UID]; known && time.Since(w.last) <= forgottenAfter {
 		return w.since
 	}
-	return now
+	return time.Time{}
 }
 
-// failing are the Nodes that cannot be written for a while: not those of which one request has failed.
+// failing are the Nodes that cannot be written for a while: not those of which one request has failed soon.
 func (r *Registry) failing(now time.Time) map[types.UID]failingWrite {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -33,23 +33,23 @@ type recording struct {
 	*News
 	ref    cluster.Ref
 	log    logr.Logger // of the notice
-	since  time.Time   // since when it has been tried, or fails
-	tried  bool        // the lock of the node was had
+	began  time.Time   // when the try had the lock of the node; zero: it has not
 	begins bool        // the node was in no drain before the first try
 	isNew  bool        // nor did it have the notice
+
+	calledOff []intent.Entry // what a drain was to be called off on that could not
 }
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
-// do, and ErrOutdated if it does not succeed within lookup.KeptShort: the decision might no longer hold.
+// do, and ErrOutdated if it does not succeed in the time of one try: the decision might no longer hold.
 func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref, n *News) (joined *Drain, err error) {
-	trying, cancel := context.WithTimeoutCause(ctx, lookup.KeptShort, ErrOutdated)
+	p := &recording{Registry: r, News: n, ref: ref, log: log}
+	trying, cancel := context.WithTimeoutCause(ctx, p.timeout(), ErrOutdated)
 	defer cancel()
-	p := &recording{Registry: r, News: n, ref: ref, log: log, since: r.failsSince(ref)}
-	err = cluster.Retry(trying, log, "cordon the node", func(try context.Context) (err error) {
-		began := time.Now()
-		p.tried = false
-		if joined, err = p.tryOnce(ctx, try); p.tried {
-			r.noteWrite(ref, n, began, err)
+	err = r.Cluster.RetryWrite(trying, log, ref, "cordon the node", func(try context.Context) (err error) {
+		p.began = time.Time{}
+		if joined, err = p.tryOnce(ctx, try); !p.began.IsZero() {
+			r.noteWrite(ref, n, p.began, err)
 		}
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
@@ -73,16 +73,15 @@ func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 		return nil, err
 	}
 	defer d.unlock()
-	p.tried = true
+	p.began = time.Now()
 	if p.Void() {
 		p.drop(d)
 		return nil, nil
 	}
 	defer d.place.Recorded()
 	carried, isDone, err := p.write(try, d)
-	late := time.Since(p.since) > firstTries && p.halfPassed(time.Now())
 	switch {
-	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (late || d.unrecorded.Load()):
+	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (p.isLate(err) || d.unrecorded.Load()):
 		return nil, errors.Join(err, p.drainUnrecorded(ctx, d, err))
 	case err != nil, isDone, carried.Finished():
 		p.drop(d)
@@ -100,7 +99,8 @@ func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 	return d, p.start(try, d)
 }
 
-// lock returns the drain of the node, locked. It has not ended, and is not being called off.
+// lock returns the drain of the node, locked. It has not ended, and is not being called off. For the end of that it
+// waits until half of the notice has passed: the node may be one that cannot be written.
 func (p *recording) lock(ctx context.Context) (*Drain, error) {
 	for {
 		d, err := p.locked(ctx, p.ref)
@@ -108,10 +108,26 @@ func (p *recording) lock(ctx context.Context) (*Drain, error) {
 			return d, err
 		}
 		d.unlock() // the notice is to begin another drain
-		if err := d.AwaitEnd(ctx); err != nil {
+		if err := p.awaitCalledOff(ctx, d); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// awaitCalledOff waits for the end of a drain that is being called off, see lock.
+func (p *recording) awaitCalledOff(ctx context.Context, d *Drain) error {
+	if half := p.half(); !half.IsZero() {
+		waiting, stop := context.WithTimeout(ctx, max(firstTries, time.Until(half)))
+		defer stop()
+		if d.AwaitEnd(waiting) == nil {
+			return nil
+		}
+		if d.quitOn != nil && ctx.Err() == nil && !p.Void() {
+			p.calledOff = d.quitOn.Entries
+			d.supersede()
+		}
+	}
+	return d.AwaitEnd(ctx)
 }
 
 // drop ends the drain if it has not started: there is nothing to do.
@@ -127,6 +143,7 @@ func (p *recording) write(ctx context.Context, d *Drain) (carried *intent.Intent
 	now := time.Now().UTC()
 	var begins, isNew bool
 	carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
+		i = i.CalledOff(p.calledOff, now)
 		begins = !i.InWork()
 		i = d.orUnrecorded(i)
 		isNew, isDone = !i.Covers(*p.Entry), i.Over(*p.Entry)
@@ -219,14 +236,45 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 // scheduled to it again.
 const firstTries = 5 * time.Second
 
-// halfPassed reports whether half of the time is over that the notice leaves. A notice without a deadline can wait. The
-// hours of a hook that heartbeats hold open do not count: they may cease to be accepted.
-func (p *recording) halfPassed(now time.Time) bool {
+// half is when half of the time is over that the notice leaves; zero: it has no deadline, and can wait. The hours of a
+// hook that heartbeats hold open do not count: they may cease to be accepted.
+func (p *recording) half() time.Time {
+	if p.Entry.Deadline.IsZero() {
+		return time.Time{}
+	}
 	half := p.Entry.Deadline.Sub(p.Entry.Time) / 2
 	if p.Entry.Kind == notice.ASGTerminate {
 		half = min(half, p.NodeGracePeriod)
 	}
-	return !p.Entry.Deadline.IsZero() && now.Sub(p.Entry.Time) >= half
+	return p.Entry.Time.Add(half)
+}
+
+// isLate reports whether the pods leave without the cordon, as a try has failed with an error: half of the notice has
+// passed, and the node could not be written for a while. A try that had no turn says nothing of the node.
+func (p *recording) isLate(err error) bool {
+	half, since := p.half(), p.failsSince(p.ref)
+	if half.IsZero() || time.Now().Before(half) || since.IsZero() && errors.Is(err, cluster.ErrNoTurn) {
+		return false
+	}
+	return time.Since(intent.Earlier(since, p.began)) > firstTries
+}
+
+// timeout is how long it is tried to record the notice. Pods that leave already wait for nothing.
+func (p *recording) timeout() time.Duration {
+	if d := p.Get(p.ref); d != nil && d.unrecorded.Load() {
+		return p.Cluster.TryTimeout(p.ref)
+	}
+	return p.tryTimeout(p.ref, p.half())
+}
+
+// tryTimeout is how long a try to cordon a node may take. One that may take longer, since the last has hung, ends when
+// half of the notice is over: the pods wait for its end. A zero half never comes: what can wait holds the lock of the
+// node for no longer than usual, since a notice that cannot may come.
+func (r *Registry) tryTimeout(ref cluster.Ref, half time.Time) time.Duration {
+	if half.IsZero() {
+		return lookup.KeptShort
+	}
+	return max(lookup.KeptShort, min(r.Cluster.TryTimeout(ref), time.Until(half)))
 }
 
 // drainUnrecorded drains a node that cannot be written, as where a webhook refuses every patch: its own pods may be on
@@ -239,7 +287,7 @@ func (p *recording) halfPassed(now time.Time) bool {
 func (p *recording) drainUnrecorded(ctx context.Context, d *Drain, why error) error {
 	carried := d.carried()
 	if on, ok := p.intentOn(d.ref); !d.started && ok {
-		carried = on
+		carried = on.CalledOff(p.calledOff, time.Now())
 	}
 	known := d.started && (carried.Covers(*p.Entry) || p.hasEnded(d))
 	if known || carried.Over(*p.Entry) || p.Void() {
@@ -262,12 +310,13 @@ func (p *recording) drainUnrecorded(ctx context.Context, d *Drain, why error) er
 
 // goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
 func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent, why error) {
-	how := "as they do already"
-	if d.r.isUncordoned(d.ref) {
+	how := "all the same"
+	uncordoned := d.r.isUncordoned(d.ref)
+	if uncordoned {
 		how = "without the cordon"
 		d.uncordonedFor.CompareAndSwap(nil, new(overview.Clean(kube.Why(why))))
-		d.uncordoned.Store(true)
 	}
+	d.uncordoned.Store(uncordoned)
 	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave "+how, "error", why)
 	d.unrecorded.Store(true)
 	d.setIntent(i)

@@ -32,7 +32,7 @@ func (r *Registry) Revert(
 	}
 	var undone cluster.Undoing
 	putOff := func(i intent.Intent) intent.Intent { return r.putOff(i, change(i), time.Now().UTC()) }
-	err := cluster.Retry(ctx, log, "uncordon the node", func(ctx context.Context) (err error) {
+	err := r.Cluster.RetryWrite(ctx, log, ref, "uncordon the node", func(ctx context.Context) (err error) {
 		undone, err = r.revertLocked(ctx, ref, putOff)
 		if undone != cluster.NothingUndone || err != nil && ctx.Err() == nil && !errors.Is(err, cluster.ErrNodeGone) {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: stepOf(undone), Why: why, Err: err})
@@ -172,10 +172,12 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 		why = decision.WhyIgnoredByRule
 	}
 	logging.Warn(d.log, "the drain is called off", "why", why, "error", reason)
+	undoing, stop := d.whileNot(ctx, errSuperseded, func() bool { return isClosed(d.superseded.done) })
+	defer stop()
 	now := time.Now()
 	var kept intent.Intent
 	var undone cluster.Undoing
-	err := cluster.Retry(ctx, d.log, "revert the drain", func(ctx context.Context) (err error) {
+	err := d.r.Cluster.RetryWrite(undoing, d.log, d.ref, "revert the drain", func(ctx context.Context) (err error) {
 		undone, err = d.r.Cluster.Undo(ctx, d.ref, func(i intent.Intent) intent.Intent {
 			if kept = i.CalledOff(d.quitOn.Entries, now); ignored {
 				kept = i.Dismiss(d.quitOn.Asks)
@@ -185,6 +187,9 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 		return err
 	})
 	switch {
+	case errors.Is(err, errSuperseded):
+		logging.Warn(d.log, "the drain could not be called off", "why", err)
+		return nil
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone):
 		return err
 	case err == nil && len(kept.Entries) > 0:
@@ -201,7 +206,7 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 
 // goOn begins the drain of a node again whose drain has ended, and that carries a notice.
 func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) error {
-	err := cluster.Retry(ctx, log, "go on with the drain", func(ctx context.Context) error {
+	err := r.Cluster.RetryWrite(ctx, log, ref, "go on with the drain", func(ctx context.Context) error {
 		_, err := r.revertLocked(ctx, ref, unchanged)
 		return err
 	})
@@ -214,7 +219,7 @@ func (r *Registry) goOn(ctx context.Context, log logr.Logger, ref cluster.Ref) e
 // revertUncordoned reverts what is left of a drain on a node that somebody has uncordoned after it. A cordon that comes
 // later is theirs.
 func (r *Registry) revertUncordoned(ctx context.Context, ref cluster.Ref) {
-	_ = cluster.Retry(ctx, r.Log, "revert what is left of a drain", func(ctx context.Context) error {
+	_ = r.Cluster.RetryWrite(ctx, r.Log, ref, "revert what is left of a drain", func(ctx context.Context) error {
 		// The read itself drops the claim that the cordon is ours.
 		_, err := r.Cluster.Undo(ctx, ref, unchanged)
 		return err
@@ -298,8 +303,7 @@ func (d *Drain) forgetEarlierLife(ctx context.Context) error {
 }
 
 // forgetWhatPassed does so for a drain of an earlier leader, as nobody knows how long there was
-// no leader, and for one that was held back. Without a quick answer of EC2, or if the Node cannot be written in time,
-// the drain goes on as it was.
+// no leader, and for one that was held back. Without a quick answer of EC2 the drain goes on as it was.
 func (d *Drain) forgetWhatPassed(ctx context.Context) error {
 	carried, now := d.carried(), time.Now()
 	mayBeOver := func(e intent.Entry) bool { // an instance that stops or hibernates can be started at once
@@ -317,9 +321,24 @@ func (d *Drain) forgetWhatPassed(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if err = d.forgetBefore(asking, ref, launched); asking.Err() != nil && !isCalledOff(err) {
-		return context.Cause(ctx)
+		return d.forgetUnwritten(ctx, d.r.sinceRestart(ref, launched))
 	}
 	return err
+}
+
+// forgetUnwritten has a drain that has begun go by what is left of its intent, though the Node cannot be written: void
+// notices would take the pods' time. The error is the cause of ctx.
+func (d *Drain) forgetUnwritten(ctx context.Context, since cluster.Change) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
+	carried := d.carried()
+	if left := since(carried); !carried.HeldBack && len(left.Entries) > 0 && len(left.Entries) < len(carried.Entries) {
+		d.unrecorded.Store(true)
+		d.setIntent(left)
+	}
+	return context.Cause(ctx)
 }
 
 // ForgetEarlierLife has the drain of a node, if there is one, forget notices about an earlier life of the instance. A

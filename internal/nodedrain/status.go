@@ -99,7 +99,7 @@ func afterPods(n *overview.Node, result *evacuation.Result) {
 	if result.Unlisted != nil {
 		n.PodsGone = time.Time{}
 		n.WaitsFor = append(n.WaitsFor, overview.Wait{
-			Cause: overview.FailingList, Why: "its pods were not listed in time: " + result.Unlisted.Why,
+			Cause: result.Unlisted.Cause, Why: "its pods were not listed in time: " + result.Unlisted.Why,
 		})
 		return
 	}

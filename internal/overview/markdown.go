@@ -87,7 +87,7 @@ func (e *Episode) Failed() bool {
 
 // moved reports whether pods may have been moved: the node was not only cordoned or held back.
 func (e *Episode) moved() bool {
-	return e.Pods != nil || e.Outcome != "cordoned" && e.Outcome != "called-off"
+	return e.Pods != nil || e.Known == SinceTakeOver || e.Outcome != "cordoned" && e.Outcome != "called-off"
 }
 
 func (e *Episode) lost() int {

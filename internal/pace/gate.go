@@ -51,7 +51,8 @@ const (
 // bound of one, a call that nobody waits for could keep a cordon out until its timeout.
 // There are four classes, so at most three calls are beyond the bound.
 //
-// A call that may hang lends its place to another, see lendAfter.
+// A call that may hang lends its place to another, see lendAfter. If the last one like it has hung, it takes none: of
+// these half as many as the bound are in flight beside the others.
 //
 // A nil Gate has no bound. Its methods may be called concurrently.
 type Gate struct {
@@ -61,12 +62,14 @@ type Gate struct {
 	bound   float64          // how many calls the server takes at present
 	inside  int              // calls in flight, without those that have lent their place
 	lent    int              // calls that have
+	hanging int              // calls in flight that take no place, as they may hang again
 	classes map[int]int      // how many of them, by class
 	low     int              // how many of them have low priority
 	usual   time.Duration    // what the last answers to other calls took, on average
 	slow    time.Time        // when that was not fast, for the last time
 	entered [lanes]time.Time // when a low-priority call of a lane last entered
 	closed  time.Time        // no call enters before
+	busy    time.Time        // when the server has said last that it is too busy
 }
 
 // NewGate returns a Gate for first calls at once, and at least one, which widens up to most.
@@ -131,6 +134,11 @@ func (g *Gate) tryEnter(p Priority, now time.Time) time.Duration {
 	switch {
 	case now.Before(g.closed):
 		return g.closed.Sub(now)
+	case lane == hangingLane && g.hanging >= max(1, int(g.bound/2)):
+		return forever
+	case lane == hangingLane:
+		g.hanging++
+		return 0
 	case g.inside >= int(g.bound) && !g.above(p.Class), low && g.low >= max(1, int(g.bound/8)):
 		return forever // until a call leaves
 	case low && now.Before(g.slow.Add(quiet)) && now.Before(g.nextLow(lane)):
@@ -167,7 +175,7 @@ type call struct {
 // leaving is what a call that enters now is to call at its end.
 func (g *Gate) leaving(p Priority) (leave func(busy time.Duration)) {
 	c := &call{gate: g, priority: p, entered: time.Now()}
-	if p.Lends {
+	if p.Lends && p.lane() != hangingLane {
 		c.late = time.AfterFunc(lendAfter, c.lend)
 	}
 	return c.leave
@@ -203,13 +211,17 @@ func (c *call) leave(busy time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.over = true
-	if c.lent {
+	switch {
+	case c.lent:
 		g.lent--
-		if busy > 0 {
-			g.slowDown(busy)
-		}
-	} else {
+	case c.priority.lane() == hangingLane:
+		g.hanging--
+	default:
 		g.answered(busy, time.Since(c.entered), c.priority)
+		busy = 0
+	}
+	if busy > 0 {
+		g.slowDown(busy)
 	}
 	g.serve()
 }
@@ -277,9 +289,21 @@ func (g *Gate) Busy(busy time.Duration) {
 	g.serve()
 }
 
+// BusySince reports whether the server has said since then that it is too busy.
+func (g *Gate) BusySince(at time.Time) bool {
+	if g == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.busy.Before(at)
+}
+
 func (g *Gate) slowDown(busy time.Duration) {
+	now := time.Now()
+	g.busy = now
 	// Many calls get the same answer at once. It counts once.
-	if now := time.Now(); !now.Before(g.closed) {
+	if !now.Before(g.closed) {
 		g.bound = max(1, g.bound/2)
 		g.closed = now.Add(min(busy, longestRest))
 	}

@@ -388,3 +388,38 @@ func TestAPlaceThatIsLentSaysNothingGoodOfTheServer(t *testing.T) {
 		}
 	})
 }
+
+// It may hang again, whatever is urgent about it: of those that hang there may be more than the bound.
+func TestACallThatHasHungBeforeTakesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(4, 4)
+		entered, most := hang(t, g, 6, Priority{Hangs: true, Lends: true, Deadline: time.Unix(1, 0)}, 35*time.Second, 0)
+		if want := []int{0, 0, 35, 35, 70, 70}; !slices.Equal(entered, want) || most != 2 {
+			t.Errorf("entered after %v s, %d at once, want %v, half of the bound", entered, most, want)
+		}
+		var leaves []func(time.Duration)
+		for range 2 {
+			leave, err := g.Enter(t.Context(), Priority{Hangs: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leaves = append(leaves, leave)
+		}
+		waits := false
+		cancel := g.EnterAsync(Priority{Hangs: true, Deadline: time.Unix(1, 0)}, func(func(time.Duration)) { waits = true })
+		if entered, _ := hang(t, g, 4, Priority{}, time.Second, 0); !slices.Equal(entered, []int{0, 0, 0, 0}) || waits {
+			t.Errorf("the others entered after %v s, want all at once", entered)
+		}
+		if !cancel() {
+			t.Error("it has entered")
+		}
+		leaves[0](0)
+		leaves[1](5 * time.Second)
+		if now := time.Now(); !g.BusySince(now) || g.BusySince(now.Add(time.Second)) {
+			t.Error("it does not say since when the server is busy")
+		}
+		if n := g.Bound(); n != 2 || g.hanging != 0 || g.inside != 0 {
+			t.Errorf("bound %d, %d hang, %d are inside after an answer that the server is busy", n, g.hanging, g.inside)
+		}
+	})
+}

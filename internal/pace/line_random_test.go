@@ -26,7 +26,7 @@ func TestWhateverHappensAGateForgetsNobody(t *testing.T) {
 			came, left := 0, 0
 			var all sync.WaitGroup
 			priority := func() Priority {
-				p := Priority{Class: random.IntN(4) - 1, Rank: random.IntN(4)}
+				p := Priority{Class: random.IntN(4) - 1, Rank: random.IntN(4), Hangs: random.IntN(8) == 0}
 				if k := random.IntN(4); k > 0 {
 					p.Deadline = time.Unix(2_000_000_000+int64(k), 0)
 				}
@@ -97,14 +97,15 @@ func TestWhateverHappensAGateForgetsNobody(t *testing.T) {
 				synctest.Wait()
 				mu.Lock()
 				g.mu.Lock()
-				if g.inside != len(inside) || came-left-len(inside) != g.length() {
-					t.Errorf("seed %d: %d are inside and %d wait, want %d and %d", seed, g.inside, g.length(),
+				if g.inside+g.hanging != len(inside) || came-left-len(inside) != g.length() {
+					t.Errorf("seed %d: %d are inside and %d wait, want %d and %d", seed, g.inside+g.hanging, g.length(),
 						len(inside), came-left-len(inside))
 				}
 				if open := !time.Now().Before(g.closed); open && g.inside < int(g.bound) {
 					for lane := range g.lanes {
 						now := time.Now()
-						room := lane == mainLane || g.low < max(1, int(g.bound/8)) && !now.Before(g.nextLow(lane))
+						room := lane == mainLane || lane == hangingLane && g.hanging < max(1, int(g.bound/2)) ||
+							lane != hangingLane && g.low < max(1, int(g.bound/8)) && !now.Before(g.nextLow(lane))
 						if room && len(g.lanes[lane]) > 0 {
 							t.Errorf("seed %d: %d wait in lane %d, and %d of %v are inside", seed, len(g.lanes[lane]), lane, g.inside, g.bound)
 						}
@@ -130,7 +131,7 @@ func TestWhateverHappensAGateForgetsNobody(t *testing.T) {
 				mu.Unlock()
 			}
 			all.Wait()
-			if g.inside != 0 || g.low != 0 || len(g.classes) != 0 || g.length() != 0 {
+			if g.inside != 0 || g.hanging != 0 || g.low != 0 || len(g.classes) != 0 || g.length() != 0 {
 				t.Errorf("seed %d: at the end %d are inside, %d low, %v, %d wait", seed, g.inside, g.low, g.classes, g.length())
 			}
 		})

@@ -40,22 +40,26 @@ type Priority struct {
 	Rank int
 	// Lends: the call may hang, and lends its place in a [Gate] to another then.
 	Lends bool
+	// Hangs: the last call like it has hung. It takes no place from others.
+	Hangs bool
 }
 
-// lane is where the call waits. Those of low priority keep out no others: there may be slots for these. Marks keep out
-// no Events, and Events no marks.
+// lane is where the call waits. Those of low priority, or that hang, keep out no others: there may be slots for these.
+// Marks keep out no Events, and Events no marks.
 func (p Priority) lane() int {
 	switch {
 	case p.Class == Aside:
 		return asideLane
 	case p.Rank == Conclude:
 		return lowLane
+	case p.Hangs:
+		return hangingLane
 	}
 	return mainLane
 }
 
 // isLow reports whether the call only records what has already happened.
-func (p Priority) isLow() bool { return p.lane() != mainLane }
+func (p Priority) isLow() bool { return p.lane() == lowLane || p.lane() == asideLane }
 
 // Same reports whether p and q are equally urgent.
 func (p Priority) Same(q Priority) bool { return p.compare(q) == 0 }
@@ -133,6 +137,7 @@ const (
 	mainLane = iota
 	lowLane
 	asideLane // of those of low priority whom nobody waits for
+	hangingLane
 	lanes
 )
 
