@@ -125,7 +125,9 @@ func TestEvictionsHaveTheirTurnThoughManyPatchesHangAgainAndAgain(t *testing.T) 
 		time.Sleep(time.Minute)
 		for range 100 {
 			begin := time.Now()
-			leave, err := c.gate.Enter(ctx, pace.Priority{Deadline: at(180)})
+			entering, stop := context.WithTimeout(ctx, time.Minute)
+			leave, err := c.gate.Enter(entering, pace.Priority{Deadline: at(180)})
+			stop()
 			if took := time.Since(begin); err != nil || took > 0 {
 				t.Fatalf("an eviction enters after %s, %v, want at once", took, err)
 			}

@@ -208,12 +208,8 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 				continue
 			}
 		}
-		entered := time.Now()
-		_, err = c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})
+		err = c.patch(ctx, ref, body)
 		leave(0)
-		if hung := time.Since(entered) >= hangsAfter; hung || ctx.Err() == nil { // else it was cut, and tells nothing
-			c.noteHang(ref, hung && !c.gate.BusySince(entered))
-		}
 		switch {
 		case err == nil:
 			return nil
@@ -225,6 +221,16 @@ func (c *Cluster) update(ctx context.Context, ref Ref, build builder) error {
 			return fmt.Errorf("patch node %s: %w", ref.Name, err)
 		}
 	}
+}
+
+// patch patches a Node.
+func (c *Cluster) patch(ctx context.Context, ref Ref, body []byte) error {
+	began := time.Now()
+	_, err := c.client.CoreV1().Nodes().Patch(ctx, ref.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	if hung := time.Since(began) >= hangsAfter; hung || ctx.Err() == nil { // else it was cut, and tells nothing
+		c.noteHang(ref, hung && !c.gate.BusySince(began))
+	}
+	return err
 }
 
 // afterHanging is the priority of a patch of a Node: if the last one has hung, nobody else waits for the next.

@@ -304,7 +304,8 @@ func (t *task) noteConsequence(ctx context.Context) error {
 	}
 	for _, ref := range t.found.Refs {
 		noted := false
-		err := t.c.Cluster.RetryWrite(noting, t.log, ref, "note what follows from the drain", func(ctx context.Context) error {
+		const doing = "note what follows from the drain"
+		err := t.c.Cluster.RetryWrite(noting, t.log, ref, doing, func(ctx context.Context) error {
 			_, err := t.c.Cluster.Record(ctx, ref, func(i intent.Intent) intent.Intent {
 				noted = i.DrainedForEnd()
 				return i.Noting(entry)
