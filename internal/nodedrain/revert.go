@@ -188,7 +188,7 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 	})
 	switch {
 	case errors.Is(err, errSuperseded):
-		logging.Warn(d.log, "the drain could not be called off", "why", err)
+		logging.Warn(d.log, "the drain could not be called off", "error", err)
 		return nil
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone):
 		return err
