@@ -31,7 +31,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## compile the program to bin/
-	go build -o bin/ $(PACKAGE)
+	go build $(TRIM) -o bin/ $(PACKAGE)
 
 prometheus: ## fetch Prometheus, which the tests of alerts and dashboard need
 	hack/prometheus.sh
@@ -44,8 +44,10 @@ test: unit iac e2e ## run the tests of the gate: unit, stories, fuzz seeds, temp
 test-all: ## play everything, for hours: the gate, all scenarios, race detector, other Kubernetes, chaos, faults, lives, soak, fuzzing, release; STEPS="chaos soak": of these
 	@hack/test-all $(STEPS)
 
+# What is compiled here has no path of this directory in it: another clone finds it in Go's cache.
+TRIM   := -trimpath
 # The limit is for what hangs, not for what is slow. go vet is a part of make lint.
-GOTEST := go test -vet=off -ldflags='-s -w' -timeout 60m
+GOTEST := go test $(TRIM) -vet=off -ldflags='-s -w' -timeout 60m
 
 unit: ## run the tests that need no control plane
 	$(GOTEST) $(UNIT)
@@ -81,12 +83,12 @@ e2e-all: ## run all end-to-end tests
 # again alone: see e2e/again.
 scenarios:
 	@echo "compiling the program, Helm and kubectl, unless that was done before: 3 to 5 minutes on 2 cores"
-	@go build -o /dev/null $(PACKAGE)
+	@go build $(TRIM) -o /dev/null $(PACKAGE)
 	@go -C hack/helm tool -n helm >/dev/null
 	@go -C hack/helm tool -n kubectl >/dev/null
 	$(GOTEST) -count=1 -v -run '^TestBuild$$' ./e2e/sandbox
 	rc=0; $(GOTEST) $(SHORT) -count=1 $(filter-out ./e2e ./e2e/awssim,$(patsubst $(MODULE)/%,./%,$(shell go list $(E2E)))) || rc=1; \
-	go run ./e2e/again -vet=off -ldflags='-s -w' -timeout 60m $(SHORT) -parallel 10 ./e2e $(SEEDS) && exit $$rc
+	go run $(TRIM) ./e2e/again $(TRIM) -vet=off -ldflags='-s -w' -timeout 60m $(SHORT) -parallel 10 ./e2e $(SEEDS) && exit $$rc
 
 # A version takes 4 to 6 minutes to compile on 2 cores, the first time, and 6 to play.
 matrix: ## play the scenarios on each version of Kubernetes, or on that of KUBERNETES; write the table of docs/support.md
@@ -96,12 +98,12 @@ matrix: ## play the scenarios on each version of Kubernetes, or on that of KUBER
 
 demo: ## see it work: three notices, three drained nodes, a killed leader
 	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"
-	@go build -o bin/ $(PACKAGE) ./e2e/demo
+	@go build $(TRIM) -o bin/ $(PACKAGE) ./e2e/demo
 	@bin/demo -handler bin/node-termination-handler
 
 playground: ## the demo's cluster, AWS and handler to try the commands on, until Ctrl-C
 	@echo "compiling the controller and the demo: the first time takes 2 to 3 minutes on 2 cores"
-	@go build -o bin/ $(PACKAGE) ./e2e/demo
+	@go build $(TRIM) -o bin/ $(PACKAGE) ./e2e/demo
 	@bin/demo -handler bin/node-termination-handler -playground bin/playground.env
 
 # The binary as the Dockerfile makes it; options by name, such as NODES=300 PODS=5.

@@ -66,7 +66,7 @@ func prepare(m *testing.M) error {
 	}
 	defer os.RemoveAll(dir)
 	program = filepath.Join(dir, release.Name)
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "../cmd/"+release.Name)
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", program, "../cmd/"+release.Name)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build the binary: %w", err)

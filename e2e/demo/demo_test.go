@@ -101,7 +101,7 @@ var buildDir string
 // buildHandler builds the controller, once for all tests.
 var buildHandler = sync.OnceValues(func() (path string, err error) {
 	path = filepath.Join(buildDir, "node-termination-handler")
-	build := exec.Command("go", "build", "-o", path, "./cmd/node-termination-handler")
+	build := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/node-termination-handler")
 	build.Dir = root
 	if text, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the controller: %w\n%s", err, text)

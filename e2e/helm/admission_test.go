@@ -7,6 +7,7 @@ import (
 )
 
 func TestTheAdmissionPoliciesAreThoseThatTheModeAndTheClusterHaveAUseFor(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for _, tt := range []struct {
 		name string
@@ -27,6 +28,7 @@ func TestTheAdmissionPoliciesAreThoseThatTheModeAndTheClusterHaveAUseFor(t *test
 		{"the first that knows them", []string{"--kube-version=1.30.0-eks-1a2b3c4"}, []string{"nodes", "pods", "conditions", "evictions", "nodeconditions", "events"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			manifest := run(t, h, append([]string{"template", "nth", Chart(root), "--namespace=home", Image}, tt.args...)...)
 			var policies, bound []string
 			for document := range strings.SplitSeq(manifest, "\n---\n") {
@@ -48,6 +50,7 @@ func TestTheAdmissionPoliciesAreThoseThatTheModeAndTheClusterHaveAUseFor(t *test
 
 // Whether the handler adds the taint decides whether it may. In IMDS mode it never does.
 func TestTheOutOfServiceTaintIsAllowedWithItsOptionOnly(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for _, tt := range []struct {
 		name string
@@ -71,6 +74,7 @@ func TestTheOutOfServiceTaintIsAllowedWithItsOptionOnly(t *testing.T) {
 
 // In IMDS mode the right is about all nodes, so it is granted only with the policy that limits it to one.
 func TestTheRightToWriteConditionsOfNodesFollowsItsOptionAndItsPolicy(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for _, tt := range []struct {
 		name string

@@ -53,6 +53,7 @@ var usual = map[string]struct {
 }
 
 func TestTheValuesForTheUsualClustersInstall(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	files, err := filepath.Glob(filepath.Join(Chart(root), "values", "*"))
 	if err != nil || len(files) != len(usual) {
@@ -60,6 +61,7 @@ func TestTheValuesForTheUsualClustersInstall(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
 			want, known := usual[filepath.Base(file)]
 			if !known {
 				t.Fatal("no test knows it")
@@ -128,6 +130,7 @@ func runsOn(pod corev1.PodSpec, labels map[string]string) bool {
 
 // The scheduler scores a node by constraints only if it has the labels of all of them.
 func TestTheReplicasAreKeptApartWhereNodesHaveNoZone(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	const own = "affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.topologyKey=own"
 	for set, want := range map[string]string{
@@ -154,6 +157,7 @@ func TestTheReplicasAreKeptApartWhereNodesHaveNoZone(t *testing.T) {
 }
 
 func TestPodsLeaveADeadNodeSoonAndNotTheNodeThatTheyDrain(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	const notReady, unreachable, own = "node.kubernetes.io/not-ready 30", "node.kubernetes.io/unreachable 30", "aws-node-termination-handler/"
 	for _, tt := range []struct {
@@ -191,6 +195,7 @@ func TestPodsLeaveADeadNodeSoonAndNotTheNodeThatTheyDrain(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			r, err := render(t, h, Chart(root), queue, Image, "--set", tt.set)
 			if err != nil {
 				t.Fatal(err)
@@ -215,6 +220,7 @@ func TestPodsLeaveADeadNodeSoonAndNotTheNodeThatTheyDrain(t *testing.T) {
 
 // Flux and kustomize refuse an object with a key twice, and the API server a text for a number.
 func TestLabelsAndProbesOfOnesOwnRenderObjectsThatEverybodyReads(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for _, mode := range [][]string{{queue}, {"--set=enableSqsTerminationDraining=false,enableProbesServer=true,enablePrometheusServer=true"}} {
 		r, err := render(t, h, Chart(root), append(mode, Image,
@@ -246,6 +252,7 @@ func TestLabelsAndProbesOfOnesOwnRenderObjectsThatEverybodyReads(t *testing.T) {
 
 // The DaemonSet beside a Deployment has objects of its own, also where the name of the release is long.
 func TestNoTwoObjectsHaveOneName(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for length := 20; length <= 53; length++ {
 		name := "--set=fullnameOverride=" + strings.Repeat("n", length+10)
@@ -275,6 +282,7 @@ func TestNoTwoObjectsHaveOneName(t *testing.T) {
 
 // A Deployment on the network of the host, and the DaemonSet, which is there by itself, have the ports of one node.
 func TestTheDeploymentAndTheDaemonSetFitOnOneNode(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	r, err := render(t, h, Chart(root), queue, Image, "--set=hostNetwork=true,daemonset.create=true,enablePrometheusServer=true,enableProbesServer=true,podMonitor.create=true",
 		"--set=extraEnv[0].name=AWS_SECRET_ACCESS_KEY,extraEnv[0].value=secret,extraEnv[1].name=ENABLE_PROBES_SERVER", "--set-string=extraEnv[1].value=true")
@@ -313,6 +321,7 @@ func yamlOf(t *testing.T, v any) string {
 }
 
 func TestTheNetworkPolicyLetsThroughWhatTheValuesNeed(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	policy := func(t *testing.T, args ...string) networkingv1.NetworkPolicySpec {
 		t.Helper()
@@ -376,6 +385,7 @@ func TestTheNetworkPolicyLetsThroughWhatTheValuesNeed(t *testing.T) {
 		{"what nobody substituted", "webhookURL=${URL}", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			if diff := cmp.Diff(append([]string{"53", "443", "6443"}, tt.want...), ports(policy(t, "--set", tt.set).Egress)); diff != "" {
 				t.Errorf("ports (-want +got):\n%s", diff)
 			}
@@ -394,6 +404,7 @@ func TestTheNetworkPolicyLetsThroughWhatTheValuesNeed(t *testing.T) {
 }
 
 func TestObjectsOfTwoNamespacesDoNotMeet(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	names := map[string]string{}
 	for _, namespace := range []string{"blue", "green"} {
@@ -441,6 +452,7 @@ func readChart(t *testing.T, chart any) (root string) {
 }
 
 func TestTheDocsNameTheVersionOfTheChart(t *testing.T) {
+	t.Parallel()
 	var chart struct{ Version, AppVersion string }
 	root := readChart(t, &chart)
 	if chart.Version != chart.AppVersion {
@@ -470,6 +482,7 @@ func TestTheDocsNameTheVersionOfTheChart(t *testing.T) {
 }
 
 func TestTheIconOfTheChartIsAPictureOfThisTree(t *testing.T) {
+	t.Parallel()
 	var chart struct{ Home, Icon string }
 	root := readChart(t, &chart)
 	home, err := url.Parse(chart.Home)

@@ -29,6 +29,7 @@ const (
 // that install give pods with probes and without the network of the node, and an environment that the
 // program takes.
 func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	imds := filepath.Join("testdata", "values", "imds-spot-daemonset.yaml")
 	rows := []struct {
@@ -283,6 +284,7 @@ func TestTheValuesThatPeopleHaveInstallOrAreRefusedInWords(t *testing.T) {
 			args = append(args, "--values", file)
 		}
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			r, err := render(t, h, Chart(root), append(args, tt.args...)...)
 			if tt.says != "" {
 				for part := range strings.SplitSeq(tt.says, " & ") { // the schema's validator names keys in any order
@@ -501,6 +503,7 @@ func reused(t *testing.T, root string, defaults []byte) (chart string) {
 }
 
 func TestTheValuesOfNTHsReleaseCanBeReused(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	defaults, err := os.ReadFile(nthValues)
 	if err != nil {
@@ -527,6 +530,7 @@ func TestTheValuesOfNTHsReleaseCanBeReused(t *testing.T) {
 
 // A release of an older chart has the groups of values that there were then.
 func TestTheValuesOfAnOlderReleaseCanBeReused(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	text, err := os.ReadFile(filepath.Join(Chart(root), "values.yaml"))
 	if err != nil {
@@ -571,6 +575,7 @@ func TestTheValuesOfAnOlderReleaseCanBeReused(t *testing.T) {
 
 // A chart that depends on this one has a key for its switch.
 func TestALargerChartCanHaveThisOne(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	dir := t.TempDir()
 	for path, text := range map[string]string{
@@ -607,6 +612,7 @@ func TestALargerChartCanHaveThisOne(t *testing.T) {
 }
 
 func TestTheDaemonSetIsAsTheValuesSay(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	const imds = "--set=enableSqsTerminationDraining=false"
 	for _, tt := range []struct {
@@ -670,6 +676,7 @@ func TestTheDaemonSetIsAsTheValuesSay(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			r, err := render(t, h, Chart(root), append([]string{Image, imds}, tt.args...)...)
 			if err != nil {
 				t.Fatal(err)
@@ -687,6 +694,7 @@ func computeType(of string) map[string]string {
 }
 
 func TestTheDaemonSetForWindowsIsThatOfHostProcesses(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	const imds, both = "--set=enableSqsTerminationDraining=false", "--set=targetNodeOs=Linux Windows"
 	for _, tt := range []struct {
@@ -717,6 +725,7 @@ func TestTheDaemonSetForWindowsIsThatOfHostProcesses(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			r, err := render(t, h, Chart(root), append([]string{Image, imds}, tt.args...)...)
 			if err != nil {
 				t.Fatal(err)

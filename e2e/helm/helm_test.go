@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,6 +20,13 @@ import (
 // queue is the value that chooses the queue mode.
 const queue = "--set=queueURL=https://sqs.us-east-1.amazonaws.com/123456789012/nth"
 
+// built is Helm, compiled for the first test that needs it.
+var built struct {
+	once sync.Once
+	path string
+	err  error
+}
+
 // program returns Helm without a cluster.
 func program(t *testing.T) (h Helm, root string) {
 	t.Helper()
@@ -26,11 +34,11 @@ func program(t *testing.T) (h Helm, root string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := Build(t.Context(), root)
-	if err != nil {
-		t.Fatal(err)
+	built.once.Do(func() { built.path, built.err = Build(t.Context(), root) })
+	if built.err != nil {
+		t.Fatal(built.err)
 	}
-	return Helm{Program: path, Home: t.TempDir()}, root
+	return Helm{Program: built.path, Home: t.TempDir()}, root
 }
 
 func run(t *testing.T, h Helm, args ...string) string {
@@ -57,6 +65,7 @@ var copied = []string{filepath.Join("prometheus", "rules.yaml"), filepath.Join("
 
 // A chart is packed by itself: what it takes from elsewhere is copied into it.
 func TestTheChartHasTheAlertsTheDashboardAndTheLicence(t *testing.T) {
+	t.Parallel()
 	root, err := Root()
 	if err != nil {
 		t.Fatal(err)
@@ -76,6 +85,7 @@ func TestTheChartHasTheAlertsTheDashboardAndTheLicence(t *testing.T) {
 }
 
 func TestTheChartHasNothingThatLintFinds(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for _, file := range valuesFiles(t) {
 		run(t, h, "lint", "--strict", Chart(root), queue, Image, "--values", file)
@@ -83,10 +93,12 @@ func TestTheChartHasNothingThatLintFinds(t *testing.T) {
 }
 
 func TestEachValuesFileRendersAsBefore(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for _, file := range valuesFiles(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			args := []string{"--values", file}
 			if name != "everything" {
 				args = append(args, Image)
@@ -119,6 +131,7 @@ func withoutFiles(t *testing.T, root, manifest string) string {
 }
 
 func TestMistakesInValuesAreTold(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for _, tt := range []struct{ name, set, says string }{
 		{"no queue", "enableSqsTerminationDraining=true", "queueURL is not set"},
@@ -160,6 +173,7 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 		{"a template without its key", "webhookTemplateConfigMapName=template", "webhookTemplateConfigMapKey is not"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			args := []string{"template", "nth", Chart(root), Image, "--set", tt.set}
 			if !strings.HasPrefix(tt.name, "no queue") {
 				args = slices.Insert(args, 3, queue)
@@ -173,6 +187,7 @@ func TestMistakesInValuesAreTold(t *testing.T) {
 }
 
 func TestADigestCanStandInTwoPlaces(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for _, set := range []string{"image.repository=r.example.com/nth,image.tag=sha256:0a1b", "image.repository=r.example.com/nth@sha256,image.tag=0a1b"} {
 		r, err := render(t, h, Chart(root), queue, "--set", set)
@@ -187,6 +202,7 @@ func TestADigestCanStandInTwoPlaces(t *testing.T) {
 
 // Only the message of the queue has the time of the hook: without it no limit could hold the node back.
 func TestBesideAQueueATerminationIsLeftToIt(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for set, want := range map[string]string{"daemonset.create=true": "false", "daemonset.create=true,enableASGLifecycleDraining=true": "true"} {
 		r, err := render(t, h, Chart(root), queue, Image, "--set", set+",customLabels.team=a,serviceAccount.labels.team=b")
@@ -229,6 +245,7 @@ metadata:
 )
 
 func TestTheManifestsAreTheChartWithItsDefaults(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	manifests := filepath.Join(root, "deploy", "manifests")
 	args := []string{
@@ -246,6 +263,7 @@ func TestTheManifestsAreTheChartWithItsDefaults(t *testing.T) {
 }
 
 func TestKustomizeSetsWhatAnInstallationNeedsInTheManifestsAndNothingElse(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	kubectl, err := BuildKubectl(t.Context(), root)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 // Who has an empty file gets what NTH's chart gives them, or the migration page names the value.
 func TestADefaultOfNTHIsOursOrThePageNamesIt(t *testing.T) {
+	t.Parallel()
 	tier.Full(t, "it renders the chart for each value of NTH; the gate renders all of them together")
 	h, root := program(t)
 	text, err := os.ReadFile(nthValues)
@@ -35,6 +36,7 @@ func TestADefaultOfNTHIsOursOrThePageNamesIt(t *testing.T) {
 		{"IMDS", "--set=enableSqsTerminationDraining=false", "## From IMDS mode"},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
 			named := namedIn(t, root, mode.section)
 			ours, err := render(t, h, Chart(root), Image, mode.set)
 			if err != nil {

@@ -47,6 +47,7 @@ func policyOf(t *testing.T, r *rendered, pod corev1.PodSpec) string {
 }
 
 func TestThePodsReadThePolicyOfTheValues(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for name, rule := range map[string]string{"everything": "reboot-at-night", "both-modes": "spot-only", "imds-windows": "spot-only"} {
 		r, err := render(t, h, Chart(root), "--values", "testdata/values/"+name+".yaml", Image)
@@ -71,6 +72,7 @@ func TestThePodsReadThePolicyOfTheValues(t *testing.T) {
 }
 
 func TestAnotherPolicyRestartsNoPod(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	rendering := func(more ...string) *rendered {
 		r, err := render(t, h, Chart(root), append([]string{queue, Image}, more...)...)

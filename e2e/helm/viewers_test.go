@@ -8,6 +8,7 @@ import (
 const viewers = `rbac.viewers=[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"on-call"}]`
 
 func TestWhoMayLookIsNobodyUnlessTheValuesSaySo(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for name, test := range map[string]struct {
 		args        []string
@@ -21,6 +22,7 @@ func TestWhoMayLookIsNobodyUnlessTheValuesSaySo(t *testing.T) {
 		"values of an older one": {[]string{queue, "--set-json=rbac=null"}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			out, err := h.Run(t.Context(), append([]string{"template", "nth", Chart(root), "--namespace=nth", Image}, test.args...)...)
 			if err != nil {
 				t.Fatal(err)
@@ -42,6 +44,7 @@ func TestWhoMayLookIsNobodyUnlessTheValuesSaySo(t *testing.T) {
 }
 
 func TestPodsThatOnlyReportMayReadNoPods(t *testing.T) {
+	t.Parallel()
 	h, root := program(t)
 	for reports, want := range map[string]struct{ rules, policies int }{"true": {1, 1}, "false": {6, 6}} {
 		out, err := h.Run(t.Context(), "template", "nth", Chart(root), "--namespace=nth", Image, "--set=queueURL=none,reportOnly="+reports)

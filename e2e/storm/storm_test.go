@@ -18,7 +18,7 @@ func TestAStormOfEachKindIsDrained(t *testing.T) {
 	tier.Full(t, "three control planes")
 	dir := t.TempDir()
 	program := filepath.Join(dir, "node-termination-handler")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/node-termination-handler")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "../../cmd/node-termination-handler")
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the handler: %v\n%s", err, text)
 	}
