@@ -150,7 +150,7 @@ func (n *nodePods) depart(uid types.UID, p *podState, now time.Time) {
 	n.result.Record.LastLeft = later(n.result.Record.LastLeft, left)
 	if p.wasCutShort(left) {
 		had := p.killedAt.Sub(p.firstAcceptedAt).Round(time.Second)
-		told := p.name + " after " + overview.Length(had) + " of " + overview.Length(p.grace)
+		told := p.name + " after " + overview.Length(had) + " of " + overview.Length(p.wholeGrace())
 		n.result.Record.CutShort = append(n.result.Record.CutShort, told)
 	}
 }
@@ -159,10 +159,18 @@ func (n *nodePods) depart(uid types.UID, p *podState, now time.Time) {
 func (p podState) wasCutShort(left time.Time) bool {
 	const blink = time.Second // the API server cuts times to seconds
 	had := p.killedAt.Sub(p.firstAcceptedAt)
-	if p.killedAt.IsZero() || had >= p.grace-blink {
+	if p.killedAt.IsZero() || had >= p.wholeGrace()-blink {
 		return false
 	}
 	return !left.Before(p.killedAt.Add(-min(blink, had/2)))
+}
+
+// wholeGrace is how long a pod would have had to stop if its machine stayed.
+func (p podState) wholeGrace() time.Duration {
+	if p.others.grace > 0 {
+		return min(p.grace, p.others.grace)
+	}
+	return p.grace
 }
 
 // classify decides which of the pods that are seen for the first time have to leave.
@@ -298,9 +306,10 @@ type newcomers struct {
 
 // A newcomer is a pod that came during the drain, and stays.
 type newcomer struct {
-	name  string
-	seen  time.Time
-	owner owner
+	name      string
+	seen      time.Time
+	owner     owner
+	tolerates bool // the cordon
 }
 
 // An owner makes a new pod when one is gone: the pod's controller, or, if it has none, whoever gives
@@ -344,9 +353,9 @@ func (n *newcomers) noteRequest(pod *corev1.Pod, replacement bool) {
 func (n *newcomers) admit(pod *corev1.Pod, node evacuation.NodeState, now time.Time) (
 	stays, replacement bool, why string,
 ) {
-	c := newcomer{name: nameOf(pod), seen: now, owner: ownerOf(pod)}
-	remaining, replacement := n.replaceable[c.owner]
 	tolerates := toleratesCordon(pod)
+	c := newcomer{name: nameOf(pod), seen: now, owner: ownerOf(pod), tolerates: tolerates}
+	remaining, replacement := n.replaceable[c.owner]
 	if now.After(n.cordonedAt.Add(lateBindTime)) {
 		stays = tolerates || replacement || !node.Cordoned
 	} else {
@@ -400,11 +409,14 @@ func (n *newcomers) cordonedAgain(at time.Time, pods []*corev1.Pod) (leave []*co
 	return leave
 }
 
-// names returns the names of the pods that stay, sorted.
-func (n *newcomers) names() []string {
+// take returns the names of the pods that stay and do, or do not, tolerate the cordon, sorted. It takes them out.
+func (n *newcomers) take(tolerate bool) []string {
 	var names []string
-	for _, c := range n.staying {
-		names = append(names, c.name)
+	for uid, c := range n.staying {
+		if c.tolerates == tolerate {
+			names = append(names, c.name)
+			delete(n.staying, uid)
+		}
 	}
 	slices.Sort(names)
 	return names

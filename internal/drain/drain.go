@@ -12,6 +12,7 @@ package drain
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -156,7 +157,8 @@ func (r *run) drain(ctx, calls context.Context) error {
 	if err == nil || errors.Is(err, evacuation.ErrMachineGone) {
 		r.result.Record.PodsGone = time.Now()
 	}
-	r.result.Returned = r.pods.newcomers.names()
+	r.result.Returned = slices.Concat(r.pods.newcomers.take(true), r.pods.newcomers.take(false))
+	slices.Sort(r.result.Returned)
 	if volumes := r.drainer.Volumes; inTime && volumes != nil {
 		begun := time.Now()
 		r.result.Volumes, err = volumes.await(ctx, r)
@@ -308,9 +310,14 @@ func (r *run) interrupt(cause error) {
 	}
 	if errors.Is(cause, evacuation.ErrMachineGone) {
 		r.pods.countPods(&r.result.Lost)
-	} else {
-		r.pods.countPods(nil)
+		return
 	}
+	for uid, p := range r.pods.leaving { // nobody can call that off
+		if p.evicted || p.forced {
+			r.pods.departed[uid] = p
+		}
+	}
+	r.pods.countPods(nil)
 }
 
 // end is when the drain ends at the latest: at the deadline. If that had passed when it was told, as

@@ -805,7 +805,7 @@ func TestARequestInFlightIsAwaitedForASecond(t *testing.T) {
 		answers, want time.Duration
 		result        evacuation.Result
 	}{
-		"it is answered":     {500 * time.Millisecond, 500 * time.Millisecond, evacuation.Result{}},
+		"it is answered":     {500 * time.Millisecond, 500 * time.Millisecond, evacuation.Result{Evicted: 1}}, // it is on its way out
 		"it is not answered": {time.Hour, 1200 * time.Millisecond, evacuation.Result{}},
 	} {
 		t.Run(name, func(t *testing.T) {

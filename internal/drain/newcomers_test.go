@@ -120,6 +120,27 @@ func TestPodsThatComeToANodeThatSomebodyHasUncordonedStayUntilItIsCordonedAgain(
 	})
 }
 
+// As where the node cannot be written: what is on the machine at the deadline is lost, whenever it came.
+func TestPodsThatCameToANodeThatIsNotCordonedAreMissedAtTheDeadline(t *testing.T) {
+	play(t, func(s *stage) {
+		s.pod("web-of0", of("web"))
+		s.pod("tolerant-of0", of("tolerant"), tolerant)
+		s.after(0, func(n *evacuation.NodeState) { n.Cordoned, n.CordonPending = false, true })
+		s.remake(100*time.Millisecond, func(*corev1.Pod) bool { return true })
+		go func() {
+			s.passes(30 * time.Second)
+			s.pod("other-0", of("other"))
+		}()
+		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(time.Minute), CordonedAt: s.begin}, nil)
+		if err != nil || !slices.Contains(result.Missed, "ns/other-0") || slices.Contains(result.Returned, "ns/other-0") {
+			t.Errorf("missed %q, returned %q, %v, want other-0 missed", result.Missed, result.Returned, err)
+		}
+		if !slices.ContainsFunc(result.Returned, func(name string) bool { return strings.HasPrefix(name, "ns/tolerant") }) {
+			t.Errorf("returned %q, want what tolerates the cordon", result.Returned)
+		}
+	})
+}
+
 // Two uncordons within seconds: the handler cordons the node after the first one only.
 func TestPodsThatComeRightAfterAnUncordonForGoodStay(t *testing.T) {
 	forGood := func(n *evacuation.NodeState) { n.Cordoned, n.StaysUncordoned = false, true }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -418,6 +419,20 @@ func TestAPodThatHadASecondIsCutShort(t *testing.T) {
 		p := podState{firstAcceptedAt: asked, killedAt: asked.Add(tt.had), grace: 30 * time.Second}
 		if got := p.wasCutShort(asked.Add(tt.left)); got != tt.want {
 			t.Errorf("had %s, left after %s: cut short is %t", tt.had, tt.left, got)
+		}
+	}
+}
+
+// Somebody else had it stop; the grace period that they gave counts, where that is the shorter one.
+func TestAPodThatSomebodyElseStopsIsCutShortToo(t *testing.T) {
+	begun := time.Unix(1000, 0)
+	for given, want := range map[time.Duration]bool{5 * time.Minute: true, time.Hour: true, 70 * time.Second: false} {
+		p := podState{grace: 5 * time.Minute, deletion: begun.Add(given), given: given}
+		p.noteOthers()
+		c := call{state: &p, step: step{kind: stepDelete, grace: time.Second}, shortens: true}
+		c.accepted(evacuation.Terms{}, logr.Discard(), begun.Add(69*time.Second))
+		if got := p.wasCutShort(begun.Add(70 * time.Second)); got != want {
+			t.Errorf("given %s: cut short is %t", given, got)
 		}
 	}
 }

@@ -35,6 +35,10 @@ type podState struct {
 	deletion time.Time     // its deletionTimestamp: when it will be killed; zero: it is not stopping
 	localEnd time.Time     // when its grace has passed by our clock; zero: it was stopping when first seen
 	given    time.Duration // the grace period of its deletion
+	others   struct {      // the deletion that somebody else has begun; zero: nobody has
+		began time.Time
+		grace time.Duration
+	}
 
 	end podEnd
 
@@ -78,7 +82,15 @@ func newPodState(pod *corev1.Pod, grace time.Duration, ours types.NamespacedName
 		p.deletion = pod.DeletionTimestamp.Time
 	}
 	p.noteGiven(pod)
+	p.noteOthers()
 	return p
+}
+
+// noteOthers notes that somebody else has the pod stop.
+func (p *podState) noteOthers() {
+	if p.stopping() && p.given > 0 {
+		p.others.began, p.others.grace = p.deletion.Add(-p.given), p.given
+	}
 }
 
 // noteGiven notes the grace period of a deletion, which a later one can shorten.
@@ -96,6 +108,7 @@ func (p *podState) noteEarlier(pod *corev1.Pod, cordoned time.Time) {
 		return
 	}
 	p.firstAcceptedAt, p.killedAt = asked, p.deletion
+	p.others.began, p.others.grace = time.Time{}, 0
 	p.evicted = slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return isDisruption(c) && c.Reason == byEviction
 	})
@@ -109,6 +122,9 @@ func (p *podState) update(pod *corev1.Pod, now time.Time) {
 		begins, given := p.deletion.IsZero(), p.given
 		p.deletion = pod.DeletionTimestamp.Time
 		p.noteGiven(pod)
+		if begins && !p.requested {
+			p.noteOthers()
+		}
 		if begins && pod.DeletionGracePeriodSeconds != nil || !begins && p.given < given && !p.localEnd.IsZero() {
 			p.localEnd = now.Add(p.given)
 		}

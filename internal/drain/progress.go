@@ -168,7 +168,12 @@ func (r *run) countMissed(now time.Time) {
 	if synced && !r.pods.listed { // the first list came at the deadline
 		r.pods.refresh(now)
 	}
-	if r.pods.countPods(&r.result.Missed); !synced {
+	r.pods.countPods(&r.result.Missed)
+	if !r.pods.nodeState().Cordoned { // else nothing new has come, but for what tolerates that
+		r.result.Missed = append(r.result.Missed, r.pods.newcomers.take(false)...)
+		slices.Sort(r.result.Missed)
+	}
+	if !synced {
 		r.result.Missed = []string{notListed}
 		r.noteUnlisted(r.listWait(now))
 	}

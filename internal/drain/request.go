@@ -425,8 +425,11 @@ func (c *call) accepted(terms evacuation.Terms, log logr.Logger, now time.Time) 
 	if c.wentByItself() {
 		return
 	}
-	if p.firstAcceptedAt.IsZero() && !c.shortens { // else somebody else has begun, and nobody knows how much it has had
+	if p.firstAcceptedAt.IsZero() {
 		p.firstAcceptedAt = now
+		if c.shortens {
+			p.firstAcceptedAt = p.others.began
+		}
 	}
 	if !p.firstAcceptedAt.IsZero() && !c.gone {
 		p.killedAt = now.Add(cmp.Or(c.step.grace, p.grace))

@@ -134,10 +134,11 @@ type Blocked struct {
 // first six fields. One that has ended has left, though finalizers may keep its object. Names of pods are
 // namespace/name.
 type Result struct {
+	// Of a drain that is called off, also pods that are still stopping count as Evicted or Forced.
 	Evicted int // pods that left after an eviction
 	Forced  int // pods that left after they were deleted: time ran out, or budgets were ignored
 	Ended   int // pods that left without us: they had ended or were stopping already, or somebody else deleted them
-	// Missed are pods that were still there at the deadline.
+	// Missed are pods that were still there at the deadline, also those that came while the node was not cordoned.
 	Missed []string
 	// Lost are pods that were still there when the machine was gone; see ErrMachineGone.
 	Lost []string
@@ -150,8 +151,7 @@ type Result struct {
 	Surged []string
 	// Stayed are pods that an option, a rule or their owner keeps on the node.
 	Stayed []string
-	// Returned are pods that came during the drain and stay. If they were asked to leave, they
-	// would come again.
+	// Returned are other pods that came during the drain and stay. If they were asked to leave, they would come again.
 	Returned []string
 	Volumes  int // volumes of the pods that were still attached when they were not waited for any more
 

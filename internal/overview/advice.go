@@ -103,11 +103,12 @@ var remedies = map[Cause]string{
 	TwoBudgets: "Two PodDisruptionBudgets cover a pod, and the eviction API refuses it then. Delete one of them: " +
 		"`kubectl get pdb -A` shows their selectors with `-o yaml`.",
 	Namespace: "Namespace {name} was being deleted, and no pod of it is evicted then: {get} says what keeps it.",
-	Webhook: "Admission webhook {name} refused evictions: let it pass `pods/eviction` for the handler, or set its " +
-		"failurePolicy to Ignore if it was down.",
-	AdmissionPolicy: "Admission policy {name} refused evictions: let it pass `pods/eviction` for the handler.",
-	Refused:         "Evictions failed: {why}.",
-	Grace:           "Pods were still stopping at the deadline. " + graceAdvice,
+	Webhook: "Admission webhook {name} refused that pods leave: let it pass evictions (`pods/eviction`) and deletions " +
+		"of `pods` by the handler, or set its failurePolicy to Ignore if it was down.",
+	AdmissionPolicy: "Admission policy {name} refused that pods leave: let it pass evictions (`pods/eviction`) and " +
+		"deletions of `pods` by the handler.",
+	Refused: "Evictions failed: {why}.",
+	Grace:   "Pods were still stopping at the deadline. " + graceAdvice,
 	Kubelet: "No kubelet confirmed the end of pods: the machine was overloaded or already dead, or containers did not " +
 		"stop. Look at its console output, and set the option `enable-out-of-service-taint` if volumes must move.",
 	List: "{why}. " + doctorAdvice, FailingList: "{why}. " + doctorAdvice,

@@ -86,8 +86,8 @@ type Counts struct {
 	ForcedPods  []string `json:"forcedPods,omitempty"`
 	CutShort    []string `json:"cutShort,omitempty"`  // the names of those that were cut, with how much they had
 	Remaining   []string `json:"remaining,omitempty"` // the names of the missed, lost and unconfirmed
-	// Stayed did not have to leave, as an option, a rule or their owners say, and go with the machine. They are in no
-	// other count; StayedPods are their names.
+	// Stayed did not have to leave, as an option, a rule or their owners say, or came during the drain, and go with the
+	// machine. They are in no other count; StayedPods are their names.
 	Stayed     int      `json:"stayed,omitempty"`
 	StayedPods []string `json:"stayedPods,omitempty"`
 	// Partial: an earlier leader began the drain, and what had left by then is in no count.

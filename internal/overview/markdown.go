@@ -204,7 +204,7 @@ func (r *Report) Pods() string {
 		besides = fmt.Sprintf("%d killed before the end of their grace periods, ", cut)
 	}
 	if stayed > 0 {
-		besides += fmt.Sprintf("%d stayed as somebody wants it, ", stayed)
+		besides += fmt.Sprintf("%d stayed, ", stayed)
 	}
 	lost := fmt.Sprintf("**%d lost**.", r.Lost())
 	if unknown > 0 && r.Lost() == 0 { // no bold zero beside what is not known
@@ -462,7 +462,8 @@ func (p *Counts) write(b *strings.Builder, lost int) {
 		fmt.Fprintf(b, "\n**Killed before the end of their grace periods**%s.\n", listed(p.CutShort))
 	}
 	if p.Stayed > 0 {
-		fmt.Fprintf(b, "\n**Stayed**, as an option, a rule or their owners say, and go with the machine: %d%s.\n",
+		fmt.Fprintf(b, "\n**Stayed**, as an option, a rule or their owners say, or as they came during the drain, and go "+
+			"with the machine: %d%s.\n",
 			p.Stayed, listed(p.StayedPods))
 	}
 }

@@ -117,6 +117,7 @@ func CountsOf(d Drain) *overview.Counts {
 		return nil
 	}
 	missed, lost, unconfirmed := d.Left()
+	stayed := slices.Concat(r.Stayed, r.Returned)
 	return &overview.Counts{
 		Partial: d.Resumed,
 		Evicted: r.Evicted, Forced: r.Forced, Ended: r.Ended,
@@ -124,7 +125,7 @@ func CountsOf(d Drain) *overview.Counts {
 		ForcedPods: evacuation.Names(r.Record.ForcedPods, mostNames),
 		Cut:        len(r.Record.CutShort), CutShort: evacuation.Names(r.Record.CutShort, mostNames),
 		Remaining: evacuation.Names(slices.Concat(r.Missed, r.Lost, r.Unconfirmed), mostNames),
-		Stayed:    len(r.Stayed), StayedPods: evacuation.Names(r.Stayed, mostNames),
+		Stayed:    len(stayed), StayedPods: evacuation.Names(stayed, mostNames),
 	}
 }
 

@@ -84,12 +84,16 @@ func TestANodeTellsOfItsEpisodesThatHaveEnded(t *testing.T) {
 // A kubelet can write what a node carries: what this program has not written is not known.
 func TestTheNextLeaderKnowsTheCountsThatANodeCarries(t *testing.T) {
 	result := evacuation.Result{
-		Evicted: 3, Forced: 7, Lost: []string{"ns/lost"}, Record: evacuation.Record{CutShort: []string{"ns/cut (20 s of 60 s)"}},
+		Evicted: 3, Forced: 7, Lost: []string{"ns/lost"}, Stayed: []string{"ns/kept"}, Returned: []string{"ns/new"},
+		Record: evacuation.Record{CutShort: []string{"ns/cut (20 s of 60 s)"}},
 	}
 	for k := range 7 {
 		result.Record.ForcedPods = append(result.Record.ForcedPods, fmt.Sprintf("ns/forced-%d", k))
 	}
 	counts := CountsOf(Drain{Result: result, Resumed: true})
+	if want := []string{"ns/kept", "ns/new"}; counts.Stayed != 2 || !slices.Equal(counts.StayedPods, want) {
+		t.Errorf("%d have stayed, %q, want %q", counts.Stayed, counts.StayedPods, want)
+	}
 	carried := intent.Pods(*counts)
 	text, err := json.Marshal(intent.Intent{Version: 1, Entries: []intent.Entry{{}}, FinishedAt: time.Unix(1, 0), Pods: &carried})
 	if err != nil {
