@@ -83,8 +83,8 @@ func (m *memory) noteHang(ref Ref, hung bool) {
 	}
 }
 
-// lastHung reports whether the last patch of a Node has hung.
-func (m *memory) lastHung(ref Ref) bool {
+// LastHung reports whether the last patch of a Node has hung: the next has its turn after those of others.
+func (m *memory) LastHung(ref Ref) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.hangs[ref.UID]

@@ -43,7 +43,7 @@ func (c *Cluster) RetryWrite(
 
 // TryTimeout is how long a try to write a Node may take: 15 s, or 35 s where its last patch has hung.
 func (c *Cluster) TryTimeout(ref Ref) time.Duration {
-	if c.lastHung(ref) {
+	if c.LastHung(ref) {
 		return longTryTimeout
 	}
 	return tryTimeout

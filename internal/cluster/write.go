@@ -235,8 +235,8 @@ func (c *Cluster) patch(ctx context.Context, ref Ref, body []byte) error {
 
 // afterHanging is the priority of a patch of a Node: if the last one has hung, nobody else waits for the next.
 func (c *Cluster) afterHanging(ref Ref, p pace.Priority) pace.Priority {
-	if c.lastHung(ref) {
-		return pace.Priority{Deadline: p.Deadline, Hangs: true}
+	if c.LastHung(ref) {
+		return pace.Priority{Deadline: p.Deadline, Rank: p.Rank, Hangs: true}
 	}
 	return p
 }

@@ -306,10 +306,10 @@ type newcomers struct {
 
 // A newcomer is a pod that came during the drain, and stays.
 type newcomer struct {
-	name      string
-	seen      time.Time
-	owner     owner
-	tolerates bool // the cordon
+	name       string
+	seen       time.Time
+	owner      owner
+	uncordoned bool // it came because the node was not cordoned
 }
 
 // An owner makes a new pod when one is gone: the pod's controller, or, if it has none, whoever gives
@@ -354,7 +354,7 @@ func (n *newcomers) admit(pod *corev1.Pod, node evacuation.NodeState, now time.T
 	stays, replacement bool, why string,
 ) {
 	tolerates := toleratesCordon(pod)
-	c := newcomer{name: nameOf(pod), seen: now, owner: ownerOf(pod), tolerates: tolerates}
+	c := newcomer{name: nameOf(pod), seen: now, owner: ownerOf(pod), uncordoned: !tolerates && !node.Cordoned}
 	remaining, replacement := n.replaceable[c.owner]
 	if now.After(n.cordonedAt.Add(lateBindTime)) {
 		stays = tolerates || replacement || !node.Cordoned
@@ -409,13 +409,14 @@ func (n *newcomers) cordonedAgain(at time.Time, pods []*corev1.Pod) (leave []*co
 	return leave
 }
 
-// take returns the names of the pods that stay and do, or do not, tolerate the cordon, sorted. It takes them out.
-func (n *newcomers) take(tolerate bool) []string {
-	var names []string
-	for uid, c := range n.staying {
-		if c.tolerates == tolerate {
+// takeNewcomers returns the names of the newcomers that have not ended, of all or of those that came because the node
+// was not cordoned, sorted. It takes them out.
+func (n *nodePods) takeNewcomers(all bool) (names []string) {
+	for _, pod := range n.store.list() {
+		c, stays := n.newcomers.staying[pod.UID]
+		if stays && (all || c.uncordoned) && !evacuation.Ended(pod) {
 			names = append(names, c.name)
-			delete(n.staying, uid)
+			delete(n.newcomers.staying, pod.UID)
 		}
 	}
 	slices.Sort(names)

@@ -12,7 +12,6 @@ package drain
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -157,8 +156,7 @@ func (r *run) drain(ctx, calls context.Context) error {
 	if err == nil || errors.Is(err, evacuation.ErrMachineGone) {
 		r.result.Record.PodsGone = time.Now()
 	}
-	r.result.Returned = slices.Concat(r.pods.newcomers.take(true), r.pods.newcomers.take(false))
-	slices.Sort(r.result.Returned)
+	r.result.Returned = r.pods.takeNewcomers(true)
 	if volumes := r.drainer.Volumes; inTime && volumes != nil {
 		begun := time.Now()
 		r.result.Volumes, err = volumes.await(ctx, r)
@@ -313,7 +311,7 @@ func (r *run) interrupt(cause error) {
 		return
 	}
 	for uid, p := range r.pods.leaving { // nobody can call that off
-		if p.evicted || p.forced {
+		if (p.evicted || p.forced) && !p.unconfirmed {
 			r.pods.departed[uid] = p
 		}
 	}

@@ -130,10 +130,15 @@ func TestPodsThatCameToANodeThatIsNotCordonedAreMissedAtTheDeadline(t *testing.T
 		go func() {
 			s.passes(30 * time.Second)
 			s.pod("other-0", of("other"))
+			s.pod("job-0", of("job"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 		}()
+		s.after(40*time.Second, func(n *evacuation.NodeState) { n.Cordoned = true }) // by a person
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(time.Minute), CordonedAt: s.begin}, nil)
 		if err != nil || !slices.Contains(result.Missed, "ns/other-0") || slices.Contains(result.Returned, "ns/other-0") {
 			t.Errorf("missed %q, returned %q, %v, want other-0 missed", result.Missed, result.Returned, err)
+		}
+		if slices.Contains(result.Missed, "ns/job-0") {
+			t.Error("a pod that has ended is missed")
 		}
 		if !slices.ContainsFunc(result.Returned, func(name string) bool { return strings.HasPrefix(name, "ns/tolerant") }) {
 			t.Errorf("returned %q, want what tolerates the cordon", result.Returned)

@@ -122,7 +122,7 @@ func (p *podState) update(pod *corev1.Pod, now time.Time) {
 		begins, given := p.deletion.IsZero(), p.given
 		p.deletion = pod.DeletionTimestamp.Time
 		p.noteGiven(pod)
-		if begins && !p.requested {
+		if begins && p.firstAcceptedAt.IsZero() && !p.unanswered && p.inFlight == 0 { // else it may be ours
 			p.noteOthers()
 		}
 		if begins && pod.DeletionGracePeriodSeconds != nil || !begins && p.given < given && !p.localEnd.IsZero() {

@@ -168,12 +168,7 @@ func (r *run) countMissed(now time.Time) {
 	if synced && !r.pods.listed { // the first list came at the deadline
 		r.pods.refresh(now)
 	}
-	r.pods.countPods(&r.result.Missed)
-	if !r.pods.nodeState().Cordoned { // else nothing new has come, but for what tolerates that
-		r.result.Missed = append(r.result.Missed, r.pods.newcomers.take(false)...)
-		slices.Sort(r.result.Missed)
-	}
-	if !synced {
+	if r.pods.countPods(&r.result.Missed); !synced {
 		r.result.Missed = []string{notListed}
 		r.noteUnlisted(r.listWait(now))
 	}
@@ -194,7 +189,8 @@ func (r *run) listWait(now time.Time) overview.Wait {
 }
 
 // countPods counts each pod that had to leave in the result, at the end of the drain. The names of
-// those that are still there and were waited for are added to remaining; nil: they are not counted.
+// those that are still there and were waited for, or came because the node was not cordoned, are added to remaining;
+// nil: they are not counted.
 func (n *nodePods) countPods(remaining *[]string) {
 	there := n.sorted()
 	for _, pod := range there {
@@ -214,6 +210,9 @@ func (n *nodePods) countPods(remaining *[]string) {
 		if !slices.ContainsFunc(there, func(pod *corev1.Pod) bool { return pod.UID == uid }) {
 			n.depart(uid, p, time.Now())
 		}
+	}
+	if remaining != nil {
+		*remaining = append(*remaining, n.takeNewcomers(false)...)
 	}
 	n.result.Surged, n.result.Record.Kept = n.surged(), n.obstacles.sorted()
 	for _, p := range n.departed {

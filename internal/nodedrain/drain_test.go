@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -478,8 +479,9 @@ func TestPodsDoNotLeaveWithoutTheCordonBecauseItHasHadNoTurn(t *testing.T) {
 // all pods.
 func TestAVoidNoticeIsNotObeyedBecauseTheNodeCannotBeWritten(t *testing.T) {
 	withClient(t, asItIs, func(t *testing.T, r *Registry, client *fake.Clientset) {
+		var healed atomic.Bool
 		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, errors.New("refused")
+			return !healed.Load(), nil, errors.New("refused")
 		})
 		r.Lookup = &lookup.Lookup{Instances: slowInstances{meanwhile: func() {}}, Needed: true, Log: r.Log}
 		now := time.Now()
@@ -490,11 +492,45 @@ func TestAVoidNoticeIsNotObeyedBecauseTheNodeCannotBeWritten(t *testing.T) {
 		).With(intent.Entry{Kind: notice.ASGTerminate, IDs: []string{"a"}, Time: ago(9 * time.Minute), Deadline: now.Add(time.Hour)}, hook, now)
 		d := r.getOrCreate(theRef)
 		d.setIntent(i)
-		if err := d.forgetWhatPassed(t.Context()); err != nil {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := d.forgetWhatPassed(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if left := d.carried(); len(left.Entries) != 1 || left.Entries[0].Kind != notice.ASGTerminate || !d.unrecorded.Load() {
 			t.Errorf("it goes by %+v, want the termination alone", left)
+		}
+		healed.Store(true)
+		time.Sleep(time.Minute)
+		if d.unrecorded.Load() {
+			t.Error("nobody writes what is left, though the node can be written")
+		}
+		cancel()
+		d.beside.Wait()
+	})
+}
+
+// The cordon of a Node whose last patch has hung has its turn after those of others, and may never have it.
+func TestANodeWhosePatchesHangIsLateThoughItHasNoTurn(t *testing.T) {
+	withClient(t, asItIs, func(t *testing.T, r *Registry, client *fake.Clientset) {
+		client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(12 * time.Second)
+			return false, nil, nil
+		})
+		rebalance := intent.Entry{Kind: notice.RebalanceRecommendation, IDs: []string{"r"}, Time: time.Now()}
+		_, err := r.Cluster.Record(t.Context(), theRef, func(i intent.Intent) intent.Intent { return i.With(rebalance, nil, time.Now()) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		p := &recording{Registry: r, ref: theRef, began: now.Add(-15 * time.Second), News: &News{
+			Entry: &intent.Entry{Kind: notice.SpotInterruption, Time: now.Add(-70 * time.Second), Deadline: now.Add(50 * time.Second)},
+		}}
+		if !p.isLate(cluster.ErrNoTurn) {
+			t.Error("its pods wait for a turn")
+		}
+		r.noteWrite(theRef, p.News, p.began, cluster.ErrNoTurn)
+		if r.failsSince(theRef).IsZero() {
+			t.Error("it is not known as one that cannot be written")
 		}
 	})
 }

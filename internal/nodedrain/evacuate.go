@@ -140,7 +140,7 @@ func (d evacuateStage) nodeState() evacuation.NodeState {
 	}
 	uncordoned, times, goes := d.r.uncordoned(node)
 	// watchNode is about to do that, or whoever tries to record what was not. No hook waits for what fails for long.
-	pending := uncordoned && times == 0 && goes || d.unrecorded.Load()
+	pending := uncordoned && times == 0 && goes || d.unrecorded.Load() && !node.Spec.Unschedulable
 	since := d.r.failsSince(d.ref)
 	return evacuation.NodeState{
 		Ready: cluster.Ready(node), Cordoned: node.Spec.Unschedulable,

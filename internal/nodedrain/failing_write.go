@@ -38,18 +38,24 @@ func (r *Registry) noteWrite(ref cluster.Ref, news *News, began time.Time, err e
 	now := time.Now()
 	w, known := r.failingWrites[ref.UID]
 	known = known && now.Sub(w.last) <= forgottenAfter
-	switch noTurn := errors.Is(err, cluster.ErrNoTurn); { // it was not tried
-	case noTurn && !known:
+	switch {
+	case !known && r.isBusy(ref, err):
 		return
 	case !known:
 		w = failingWrite{ref: ref, since: began, err: err}
-	case !noTurn:
+	case !errors.Is(err, cluster.ErrNoTurn):
 		w.err = err
 	}
 	if w.last = now; news != nil {
 		w.news = news
 	}
 	r.failingWrites[ref.UID] = w
+}
+
+// isBusy reports whether a Node was not written for other requests alone: that says nothing of the Node, unless its
+// last patch has hung.
+func (c *Config) isBusy(ref cluster.Ref, err error) bool {
+	return errors.Is(err, cluster.ErrNoTurn) && !c.Cluster.LastHung(ref)
 }
 
 // failsSince is since when a Node cannot be written; zero: it can, as far as is known.

@@ -250,10 +250,10 @@ func (p *recording) half() time.Time {
 }
 
 // isLate reports whether the pods leave without the cordon, as a try has failed with an error: half of the notice has
-// passed, and the node could not be written for a while. A try that had no turn says nothing of the node.
+// passed, and the node could not be written for a while.
 func (p *recording) isLate(err error) bool {
 	half, since := p.half(), p.failsSince(p.ref)
-	if half.IsZero() || time.Now().Before(half) || since.IsZero() && errors.Is(err, cluster.ErrNoTurn) {
+	if half.IsZero() || time.Now().Before(half) || since.IsZero() && p.isBusy(p.ref, err) {
 		return false
 	}
 	return time.Since(intent.Earlier(since, p.began)) > firstTries

@@ -337,6 +337,7 @@ func (d *Drain) forgetUnwritten(ctx context.Context, since cluster.Change) error
 	if left := since(carried); !carried.HeldBack && len(left.Entries) > 0 && len(left.Entries) < len(carried.Entries) {
 		d.unrecorded.Store(true)
 		d.setIntent(left)
+		d.goBeside(func() { _ = d.rewrite(ctx, unlessNothingIsLeft(since)) }) // it ends with ctx alone
 	}
 	return context.Cause(ctx)
 }

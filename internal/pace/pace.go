@@ -48,12 +48,12 @@ type Priority struct {
 // Marks keep out no Events, and Events no marks.
 func (p Priority) lane() int {
 	switch {
+	case p.Hangs:
+		return hangingLane
 	case p.Class == Aside:
 		return asideLane
 	case p.Rank == Conclude:
 		return lowLane
-	case p.Hangs:
-		return hangingLane
 	}
 	return mainLane
 }
