@@ -236,7 +236,7 @@ func (c *Cluster) patch(ctx context.Context, ref Ref, body []byte) error {
 // afterHanging is the priority of a patch of a Node: if the last one has hung, nobody else waits for the next.
 func (c *Cluster) afterHanging(ref Ref, p pace.Priority) pace.Priority {
 	if c.LastHung(ref) {
-		return pace.Priority{Deadline: p.Deadline, Rank: p.Rank, Hangs: true}
+		p.Hangs = true
 	}
 	return p
 }

@@ -35,6 +35,20 @@ func (s *story) failPatches(names ...string) (heal func()) {
 	return func() { healed.Store(true) }
 }
 
+// loseAnswer has the next patch applied, and its answer lost.
+func (s *story) loseAnswer() {
+	var lost atomic.Bool
+	s.beforePatch.Store(new(clienttesting.ReactionFunc(func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if lost.Swap(true) {
+			return false, nil, nil
+		}
+		if _, _, err := s.applyPatch(a); err != nil {
+			return true, nil, err
+		}
+		return true, nil, apierrors.NewInternalError(errors.New("connection reset by peer"))
+	})))
+}
+
 // wantUnwritten says that the node is shown as one that somebody should look at, since it cannot be cordoned.
 func (s *story) wantUnwritten(when string) {
 	s.Helper()
@@ -64,16 +78,7 @@ func (r *recordings) Recorded(e intent.Entry) {
 func TestADrainIsNotOfAnEarlierLeaderWhereTheAnswerToItsFirstWriteIsLost(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {
-		var lost atomic.Bool
-		s.beforePatch.Store(new(clienttesting.ReactionFunc(func(a clienttesting.Action) (bool, runtime.Object, error) {
-			if lost.Swap(true) {
-				return false, nil, nil
-			}
-			if _, _, err := s.applyPatch(a); err != nil {
-				return true, nil, err
-			}
-			return true, nil, apierrors.NewInternalError(errors.New("connection reset by peer"))
-		})))
+		s.loseAnswer()
 		recorded := &recordings{}
 		s.edit = func(c *Config) {
 			recorded.Observers = report.Observers{c.Observer}
@@ -193,7 +198,7 @@ func TestADrainThatIsHeldBackBeginsInTimeThoughItsNodeCannotBeWritten(t *testing
 		f.after(5 * time.Minute)
 		f.want(1, 1)
 		heal := f.failPatches("n1")
-		f.drain.take(30 * time.Second)
+		f.drain.take(time.Minute)
 		f.after(3*time.Minute + 30*time.Second)
 		if n := len(f.drain.all()); n != 1 {
 			t.Fatalf("%d drains while the node may still be cordoned in time", n)
@@ -210,9 +215,38 @@ func TestADrainThatIsHeldBackBeginsInTimeThoughItsNodeCannotBeWritten(t *testing
 		}
 		told.mu.Unlock()
 		heal()
+		f.after(15 * time.Second)
+		if !f.isCordoned("n1") {
+			t.Error("n1 is not cordoned soon after it can be written")
+		}
 		f.after(5 * time.Minute)
 		f.want(2, 0)
 		f.wantHook(awssim.Completed)
+	})
+}
+
+// A patch that is written late is applied, and its answer is lost: the cordon is ours all the same.
+func TestACordonWhoseAnswerIsLostIsTakenBackThoughItsPodsLeftWithoutIt(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.failPatches()
+		s.drain.takes = time.Hour
+		s.lead()
+		s.send(s.maintenance(4 * time.Minute))
+		s.after(150 * time.Second)
+		if n := len(s.drain.all()); n != 1 || s.isCordoned(theNode) {
+			t.Fatalf("%d drains; is the node cordoned: %t", n, s.isCordoned(theNode))
+		}
+		s.loseAnswer()
+		s.after(30 * time.Second)
+		if !s.isCordoned(theNode) {
+			t.Error("the node is not cordoned")
+		}
+		s.send(s.maintenance(4*time.Minute, "upcoming", "closed"))
+		s.after(time.Minute)
+		if s.isCordoned(theNode) {
+			t.Error("the change is called off, and the node is cordoned")
+		}
 	})
 }
 
@@ -335,6 +369,31 @@ func TestANoticeDoesNotWaitForACallingOffThatCannotBeWritten(t *testing.T) {
 		heal()
 		s.after(time.Minute)
 		if i := s.intent(); !s.isCordoned(theNode) || !i.Has(notice.SpotInterruption) {
+			t.Errorf("the node is cordoned: %t, and carries %+v", s.isCordoned(theNode), i)
+		}
+	})
+}
+
+// The change is moved to the next minutes after somebody has uncordoned the node: the newer announcement is not what they
+// wanted the node back from.
+func TestAChangeThatIsMovedDoesNotGoWithTheCallingOffOfItsEarlierDate(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.drain.takes = -1
+		s.lead()
+		s.send(s.maintenance(24 * time.Hour))
+		s.after(10 * time.Second)
+		heal := s.failPatches()
+		s.change(theNode, uncordon)
+		s.after(5 * time.Second)
+		s.send(s.maintenance(250*time.Second, "Fri, 20 Nov 2026 10:15:30 GMT", gmt(time.Now())))
+		s.after(150 * time.Second)
+		if n := len(s.drain.all()); n != 2 {
+			t.Errorf("%d drains after half of the notice has passed, want another one", n)
+		}
+		heal()
+		s.after(time.Minute)
+		if i := s.intent(); !s.isCordoned(theNode) || !i.Has(notice.ScheduledChange) {
 			t.Errorf("the node is cordoned: %t, and carries %+v", s.isCordoned(theNode), i)
 		}
 	})

@@ -51,9 +51,10 @@ func (n *nodePods) nodeState() evacuation.NodeState {
 // refresh updates the pods from the store. It returns the lowest tier with pods that are waited
 // for; above own if there are none.
 func (n *nodePods) refresh(now time.Time) tier {
-	n.kubelet.note(n.nodeState().Ready, now)
+	node := n.nodeState()
+	n.kubelet.note(node.Ready, now)
 	pods := n.store.list()
-	if leave := n.newcomers.cordonedAgain(n.request.Terms.CordonedAt, pods); len(leave) > 0 {
+	if leave := n.newcomers.cordonedAgain(n.request.Terms.CordonedAt, node.Cordoned, pods); len(leave) > 0 {
 		n.request.Log.Info("the node was cordoned again: pods that came in the meantime have to leave after all",
 			"pods", len(leave))
 		for _, pod := range leave {
@@ -306,7 +307,6 @@ type newcomers struct {
 
 // A newcomer is a pod that came during the drain, and stays.
 type newcomer struct {
-	name       string
 	seen       time.Time
 	owner      owner
 	uncordoned bool // it came because the node was not cordoned
@@ -354,7 +354,7 @@ func (n *newcomers) admit(pod *corev1.Pod, node evacuation.NodeState, now time.T
 	stays, replacement bool, why string,
 ) {
 	tolerates := toleratesCordon(pod)
-	c := newcomer{name: nameOf(pod), seen: now, owner: ownerOf(pod), uncordoned: !tolerates && !node.Cordoned}
+	c := newcomer{seen: now, owner: ownerOf(pod), uncordoned: !tolerates && !node.Cordoned}
 	remaining, replacement := n.replaceable[c.owner]
 	if now.After(n.cordonedAt.Add(lateBindTime)) {
 		stays = tolerates || replacement || !node.Cordoned
@@ -387,26 +387,35 @@ func (n *newcomers) contains(pod types.UID) bool {
 	return stays
 }
 
-// cordonedAgain notes when the node was last cordoned. If that was since the last call, it returns
-// those of the pods that have to leave after all, because they came before that cordon. A replacement
-// that tolerates the cordon stays: there would be another one.
-func (n *newcomers) cordonedAgain(at time.Time, pods []*corev1.Pod) (leave []*corev1.Pod) {
-	if at.Equal(n.cordonedAt) {
+// cordonedAgain notes when we have last cordoned the node. It returns those of the pods that have to leave after all.
+// They came because the node was not cordoned, and now it is, whoever has done that; or they came before a cordon of
+// ours that is newer than the last call. A replacement that tolerates the cordon stays: there would be another one.
+func (n *newcomers) cordonedAgain(at time.Time, cordoned bool, pods []*corev1.Pod) (leave []*corev1.Pod) {
+	again := !at.Equal(n.cordonedAt)
+	n.cordonedAt = at
+	if len(n.staying) == 0 || !again && !cordoned {
 		return nil
 	}
-	n.cordonedAt = at
 	for _, pod := range pods {
 		c, stays := n.staying[pod.UID]
-		if !stays || c.seen.After(at.Add(lateBindTime)) {
-			continue
+		_, replaces := n.replaceable[c.owner]
+		before := again && !c.seen.After(at.Add(lateBindTime)) && (!replaces || !toleratesCordon(pod))
+		if stays && (before || cordoned && c.uncordoned) {
+			delete(n.staying, pod.UID)
+			leave = append(leave, pod)
 		}
-		if _, replacement := n.replaceable[c.owner]; replacement && toleratesCordon(pod) {
-			continue
-		}
-		delete(n.staying, pod.UID)
-		leave = append(leave, pod)
 	}
 	return leave
+}
+
+// awaitCordon reports whether pods stay only until the node is cordoned again, which nothing else may tell of.
+func (n *newcomers) awaitCordon() bool {
+	for _, c := range n.staying {
+		if c.uncordoned {
+			return true
+		}
+	}
+	return false
 }
 
 // takeNewcomers returns the names of the newcomers that have not ended, of all or of those that came because the node
@@ -415,7 +424,7 @@ func (n *nodePods) takeNewcomers(all bool) (names []string) {
 	for _, pod := range n.store.list() {
 		c, stays := n.newcomers.staying[pod.UID]
 		if stays && (all || c.uncordoned) && !evacuation.Ended(pod) {
-			names = append(names, c.name)
+			names = append(names, nameOf(pod))
 			delete(n.newcomers.staying, pod.UID)
 		}
 	}

@@ -252,6 +252,9 @@ func (r *run) startDueRequests(calls context.Context, now time.Time) (wake time.
 		return time.Time{}, true
 	}
 	wake = earlier(r.end(), r.pods.settledAt)
+	if r.pods.newcomers.awaitCordon() {
+		wake = earlier(wake, now.Add(recheckInterval))
+	}
 	for _, pod := range r.pods.sorted() {
 		p := r.pods.leaving[pod.UID]
 		answered := r.result.Record.LastAsked.Add(requestTimeout)

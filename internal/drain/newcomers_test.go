@@ -132,7 +132,6 @@ func TestPodsThatCameToANodeThatIsNotCordonedAreMissedAtTheDeadline(t *testing.T
 			s.pod("other-0", of("other"))
 			s.pod("job-0", of("job"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 		}()
-		s.after(40*time.Second, func(n *evacuation.NodeState) { n.Cordoned = true }) // by a person
 		result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(time.Minute), CordonedAt: s.begin}, nil)
 		if err != nil || !slices.Contains(result.Missed, "ns/other-0") || slices.Contains(result.Returned, "ns/other-0") {
 			t.Errorf("missed %q, returned %q, %v, want other-0 missed", result.Missed, result.Returned, err)
@@ -144,6 +143,28 @@ func TestPodsThatCameToANodeThatIsNotCordonedAreMissedAtTheDeadline(t *testing.T
 			t.Errorf("returned %q, want what tolerates the cordon", result.Returned)
 		}
 	})
+}
+
+// The node cannot be written by us, but by them.
+func TestPodsThatCameToANodeThatIsNotCordonedLeaveOnceAPersonCordonsIt(t *testing.T) {
+	for name, stops := range map[string]time.Duration{"nothing else is left": time.Second, "others stop": 90 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *stage) {
+				s.pod("web-of0", of("web"), func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(100)) })
+				s.stops["web-of0"] = stops
+				s.after(0, func(n *evacuation.NodeState) { n.Cordoned, n.CordonPending = false, true })
+				s.after(40*time.Second, func(n *evacuation.NodeState) { n.Cordoned, n.CordonPending = true, false })
+				go func() {
+					s.passes(30 * time.Second)
+					s.pod("other-0", of("other"))
+				}()
+				result, err := s.drain(evacuation.Terms{Deadline: s.begin.Add(3 * time.Minute), CordonedAt: s.begin}, nil)
+				if err != nil || result.Evicted != 2 || len(result.Missed)+len(result.Returned) > 0 {
+					t.Errorf("evicted %d, missed %q, returned %q, %v, want both evicted", result.Evicted, result.Missed, result.Returned, err)
+				}
+			})
+		})
+	}
 }
 
 // Two uncordons within seconds: the handler cordons the node after the first one only.

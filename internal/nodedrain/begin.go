@@ -186,6 +186,7 @@ func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 			return nil
 		}
 		d.goUnrecorded(d.log, released(carried), err)
+		d.goBeside(func() { _ = d.rewrite(ctx, unchanged) }) // it ends with ctx alone
 		return nil
 	})
 }

@@ -42,7 +42,7 @@ type Drain struct {
 	instanceGone signal         // nothing runs on the instance any more
 	podsGone     signal         // the pods have left, or are not waited for any more; see hasPods
 	quit         signal         // it is called off, with the reason: nobody joins it any more
-	quitOn       *intent.Intent // what it was called off on; nil for errUndone; set before
+	callsOff     cluster.Change // takes out the notices that it was called off on; nil for errUndone; set before quit
 	superseded   signal         // a notice does not wait any longer for its calling off
 	beside       sync.WaitGroup // what goes on beside the stages, and ends with them or before: run waits for it
 	done         chan struct{}  // closed at the end, after err is set
@@ -103,7 +103,7 @@ func (d *Drain) run(ctx context.Context) error {
 	carried := d.carried()
 	waits := carried.HeldBack && decision.CanWait(carried, time.Now(), d.r.Policy) // else its pods may leave unrecorded
 	if d.partial = d.resumed && !waits; d.resumed && waits {
-		d.history.heldBack = "an earlier leader held it back"
+		d.history.heldBack = "it was held back before"
 	}
 	if d.resumed {
 		err = d.forgetWhatPassed(working)
@@ -512,18 +512,26 @@ func (d *Drain) recordAtLast(ctx context.Context) error {
 	if !d.unrecorded.Load() {
 		return nil
 	}
-	_, err := d.r.Cluster.Record(ctx, d.ref, d.orUnrecorded)
-	d.unrecorded.Store(err != nil)
+	carried, err := d.r.Cluster.Record(ctx, d.ref, d.orUnrecorded)
+	if err == nil {
+		d.unrecorded.Store(false)
+		d.applyIntent(carried)
+	}
 	return err
 }
 
 // orUnrecorded is what the node carries, or would carry if it could be written. That somebody has uncordoned it
-// meanwhile stays counted. The caller holds the lock.
+// meanwhile stays counted. What was done to the node is what that says: the answer to a write may have been lost. The
+// caller holds the lock.
 func (c *carrier) orUnrecorded(on intent.Intent) intent.Intent {
 	if !c.unrecorded.Load() {
 		return on
 	}
 	carried := c.carried()
 	carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
+	carried.Cordoned, carried.Taints, carried.Excluded = on.Cordoned, on.Taints, on.Excluded
+	if on.Cordoned && on.CordonedAt.After(carried.CordonedAt) {
+		carried.CordonedAt = on.CordonedAt
+	}
 	return carried
 }

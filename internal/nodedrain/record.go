@@ -37,7 +37,7 @@ type recording struct {
 	begins bool        // the node was in no drain before the first try
 	isNew  bool        // nor did it have the notice
 
-	calledOff []intent.Entry // what a drain was to be called off on that could not
+	callsOff cluster.Change // what a drain that was to be called off could not write; nil: there is none
 }
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
@@ -83,16 +83,19 @@ func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 	switch {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (p.isLate(err) || d.unrecorded.Load()):
 		return nil, errors.Join(err, p.drainUnrecorded(ctx, d, err))
-	case err != nil, isDone, carried.Finished():
+	case err != nil, (isDone || carried.Finished()) && !d.unrecorded.Load():
 		p.drop(d)
 		return nil, err
 	}
-	if p.isNew && !carried.HeldBack {
+	if p.isNew && !isDone && !carried.HeldBack {
 		p.Observer.Recorded(*p.Entry)
 	}
 	d.unrecorded.Store(false)
 	d.applyIntent(carried)
-	if d.started {
+	switch {
+	case isDone:
+		return nil, nil
+	case d.started:
 		return d, nil
 	}
 	d.resumed = !p.begins // another handler has begun it: what the node carries may be of an earlier life of the machine
@@ -122,12 +125,21 @@ func (p *recording) awaitCalledOff(ctx context.Context, d *Drain) error {
 		if d.AwaitEnd(waiting) == nil {
 			return nil
 		}
-		if d.quitOn != nil && ctx.Err() == nil && !p.Void() {
-			p.calledOff = d.quitOn.Entries
+		if d.callsOff != nil && ctx.Err() == nil && !p.Void() {
+			p.callsOff = d.callsOff
 			d.supersede()
 		}
 	}
 	return d.AwaitEnd(ctx)
+}
+
+// withoutCalledOff is what a node carries, without what a drain was to be called off on, unless the notice is written
+// already: it may be about the same change.
+func (p *recording) withoutCalledOff(i intent.Intent) intent.Intent {
+	if p.callsOff == nil || i.Covers(*p.Entry) {
+		return i
+	}
+	return p.callsOff(i)
 }
 
 // drop ends the drain if it has not started: there is nothing to do.
@@ -143,7 +155,7 @@ func (p *recording) write(ctx context.Context, d *Drain) (carried *intent.Intent
 	now := time.Now().UTC()
 	var begins, isNew bool
 	carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
-		i = i.CalledOff(p.calledOff, now)
+		i = p.withoutCalledOff(i)
 		begins = !i.InWork()
 		i = d.orUnrecorded(i)
 		isNew, isDone = !i.Covers(*p.Entry), i.Over(*p.Entry)
@@ -237,14 +249,15 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 const firstTries = 5 * time.Second
 
 // half is when half of the time is over that the notice leaves; zero: it has no deadline, and can wait. The hours of a
-// hook that heartbeats hold open do not count: they may cease to be accepted.
+// hook that heartbeats hold open do not count: they may cease to be accepted. Nor is it waited for a termination's
+// deadline that nobody knows.
 func (p *recording) half() time.Time {
-	if p.Entry.Deadline.IsZero() {
+	half, known := p.Entry.Deadline.Sub(p.Entry.Time)/2, !p.Entry.Deadline.IsZero()
+	switch {
+	case p.Entry.Kind == notice.ASGTerminate && (!known || half > p.NodeGracePeriod):
+		half = p.NodeGracePeriod
+	case !known:
 		return time.Time{}
-	}
-	half := p.Entry.Deadline.Sub(p.Entry.Time) / 2
-	if p.Entry.Kind == notice.ASGTerminate {
-		half = min(half, p.NodeGracePeriod)
 	}
 	return p.Entry.Time.Add(half)
 }
@@ -287,7 +300,7 @@ func (r *Registry) tryTimeout(ref cluster.Ref, half time.Time) time.Duration {
 func (p *recording) drainUnrecorded(ctx context.Context, d *Drain, why error) error {
 	carried := d.carried()
 	if on, ok := p.intentOn(d.ref); !d.started && ok {
-		carried = on.CalledOff(p.calledOff, time.Now())
+		carried = p.withoutCalledOff(on)
 	}
 	known := d.started && (carried.Covers(*p.Entry) || p.hasEnded(d))
 	if known || carried.Over(*p.Entry) || p.Void() {
@@ -317,7 +330,7 @@ func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent, why error) {
 		d.uncordonedFor.CompareAndSwap(nil, new(overview.Clean(kube.Why(why))))
 	}
 	d.uncordoned.Store(uncordoned)
-	logging.Warn(log, "the node cannot be written, and half of the notice has passed: its pods leave "+how, "error", why)
+	logging.Warn(log, "the node cannot be written, and its pods wait no longer: they leave "+how, "error", why)
 	d.unrecorded.Store(true)
 	d.setIntent(i)
 }

@@ -164,24 +164,20 @@ func ends(carried, left intent.Intent) bool {
 // callOff reverts a drain that has not ended, for the reason that it was quit for.
 func (d *Drain) callOff(ctx context.Context, reason error) error {
 	why := decision.WhyEarlierLife
-	ignored := errors.Is(reason, errIgnored) || errors.Is(reason, errLeftAlone)
 	switch {
 	case errors.Is(reason, errUncordoned):
 		why = decision.WhyUncordoned
-	case ignored:
+	case isIgnored(reason):
 		why = decision.WhyIgnoredByRule
 	}
 	logging.Warn(d.log, "the drain is called off", "why", why, "error", reason)
 	undoing, stop := d.whileNot(ctx, errSuperseded, func() bool { return isClosed(d.superseded.done) })
 	defer stop()
-	now := time.Now()
 	var kept intent.Intent
 	var undone cluster.Undoing
 	err := d.r.Cluster.RetryWrite(undoing, d.log, d.ref, "revert the drain", func(ctx context.Context) (err error) {
 		undone, err = d.r.Cluster.Undo(ctx, d.ref, func(i intent.Intent) intent.Intent {
-			if kept = i.CalledOff(d.quitOn.Entries, now); ignored {
-				kept = i.Dismiss(d.quitOn.Asks)
-			}
+			kept = d.callsOff(i)
 			return kept
 		})
 		return err
@@ -337,7 +333,7 @@ func (d *Drain) forgetUnwritten(ctx context.Context, since cluster.Change) error
 	if left := since(carried); !carried.HeldBack && len(left.Entries) > 0 && len(left.Entries) < len(carried.Entries) {
 		d.unrecorded.Store(true)
 		d.setIntent(left)
-		d.goBeside(func() { _ = d.rewrite(ctx, unlessNothingIsLeft(since)) }) // it ends with ctx alone
+		d.goBeside(func() { _ = d.rewrite(ctx, unchanged) }) // it ends with ctx alone
 	}
 	return context.Cause(ctx)
 }
@@ -514,9 +510,21 @@ func (d *Drain) quitIf(ctx context.Context, reason error, ends func(intent.Inten
 	case isClosed(d.quit.done): // an undo, for example
 		return d.quit.why
 	}
-	d.quitOn = &carried
+	now := time.Now()
+	d.callsOff = func(i intent.Intent) intent.Intent {
+		if isIgnored(reason) {
+			return i.Dismiss(carried.Asks)
+		}
+		return i.CalledOff(carried.Entries, now)
+	}
 	d.quitFor(reason)
 	return reason
+}
+
+// isIgnored reports whether a drain is called off because nobody asks for it any more: if its notices come again, it is
+// decided about them again.
+func isIgnored(reason error) bool {
+	return errors.Is(reason, errIgnored) || errors.Is(reason, errLeftAlone)
 }
 
 // uncordoned reports whether somebody has uncordoned the node during its drain, how many times

@@ -301,7 +301,7 @@ var ends = []struct{ outcome, verdict string }{
 	{"gone", "The machine was gone before all pods had left."},
 	{"unconfirmed", "Pods should have ended, and no kubelet says that they have."},
 	{"cordoned", "The node was only cordoned."},
-	{"called-off", "The drain was called off, and undone."},
+	{"called-off", "The drain was called off."},
 }
 
 // verdict says how it ended.
