@@ -287,7 +287,7 @@ func TestAPlannedChangeIsToldUntilItBegins(t *testing.T) {
 		s.after(interval)
 		s.want("a", "MaintenancePlanned=True ScheduledChange system-reboot begins at 2000-01-01T01:00:00Z")
 		s.after(time.Hour + interval) // nobody reports that time passes
-		s.want("a", "MaintenancePlanned=False NoMaintenancePlanned The node is to be drained for no scheduled change")
+		s.want("a", "MaintenancePlanned=False NoMaintenancePlanned No scheduled change is ahead that the node is to be drained for")
 	})
 }
 

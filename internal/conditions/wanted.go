@@ -94,7 +94,7 @@ func maintenance(i intent.Intent, now time.Time) corev1.NodeCondition {
 	if next.Deadline.IsZero() {
 		return corev1.NodeCondition{
 			Type: cluster.MaintenancePlanned, Status: corev1.ConditionFalse, Reason: reasonNotPlanned,
-			Message: "The node is to be drained for no scheduled change",
+			Message: "No scheduled change is ahead that the node is to be drained for",
 		}
 	}
 	return corev1.NodeCondition{

@@ -121,10 +121,10 @@ func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
 			"MaintenancePlanned | True | ScheduledChange | A scheduled change begins at 2026-06-01T12:01:00Z",
 		}},
 		{name: "the change begins", have: rebooting, intent: finished(intent.Cordoned, begun), want: []string{
-			"MaintenancePlanned | False | NoMaintenancePlanned | The node is to be drained for no scheduled change",
+			"MaintenancePlanned | False | NoMaintenancePlanned | No scheduled change is ahead that the node is to be drained for",
 		}},
 		{name: "the change is called off", have: rebooting, intent: finished(""), want: []string{
-			"MaintenancePlanned | False | NoMaintenancePlanned | The node is to be drained for no scheduled change",
+			"MaintenancePlanned | False | NoMaintenancePlanned | No scheduled change is ahead that the node is to be drained for",
 		}},
 		{name: "drained for a change that is ahead", have: rebooting, intent: finished(intent.Drained, planned), want: []string{
 			"DrainInProgress | False | ScheduledChange | The drain has ended",

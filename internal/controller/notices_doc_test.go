@@ -171,7 +171,7 @@ var docKinds = []docKind{
 	},
 	{
 		sample.ASGLaunch, "Launch lifecycle hook", "launch hook", "",
-		"Auto Scaling has launched an instance, and waits for the hook. The handler completes the hook when the Node is ready: with none of\n`startup-taints`, and no taint whose key begins with `readiness.k8s.io/`. At the deadline the hook's default result applies.",
+		"Auto Scaling has launched an instance, and waits for the hook. The handler completes the hook when the Node is ready: with none of\n`startup-taints`, and no taint whose key begins with `readiness.k8s.io/`. At the deadline the hook's default result applies; that of an\ninstance on its way to a warm pool is completed.",
 		[]situation{
 			{words: "the limits of the hook cannot be read", facts: known},
 			{words: "`lifecycle-hook-names` does not name the hook", limits: true, policy: decision.Policy{HookNames: []string{"another"}}, facts: known},
@@ -394,8 +394,7 @@ A message is deleted when what it asks for is done, and at once where that is no
 is forced, goes on without its message after ` + "`node-termination-grace-period`" + `.
 
 A termination hook is completed after the drain of all Nodes of its instance. It is completed at once where nothing is left to drain.
-If the instance was started after the event, the hook stays open. A hook that ` + "`lifecycle-hook-names`" + ` does not name is left to its
-owner, and the node is drained all the same.
+If the instance was started after the event, and Auto Scaling does not wait for the hook any more, nothing is done.
 
 A notice for an instance whose Node is still to come waits for it: until the deadline, but 15 minutes from the event at most. For
 a termination hook it is ` + "`node-termination-grace-period`" + `; then the hook is completed, if the instance is [surely of this
@@ -405,7 +404,8 @@ cluster](#instances-that-are-not-of-this-cluster).
 const strangersDoc = `
 ## Instances that are not of this cluster
 
-Nothing is done, whatever the kind. The message is left for other readers, and comes back until its retention ends:
+Nothing is done, whatever the kind. The message is not deleted: SQS delivers it again, and with the templates moves it to the
+dead-letter queue after ten receives:
 
 | Situation | ` + "`why`" + ` | With ` + "`delete-sqs-msg-if-node-not-found`" + ` |
 |---|---|---|
@@ -420,6 +420,7 @@ An instance without a Node belongs to this cluster in these cases:
   termination hook of an instance that has the tag of a cluster, and no Node here in time, is left to others.
 - With ` + "`cluster-name`" + `, it has the tag of this cluster.
 - With neither of the two, it was launched less than 15 minutes ago.
+- A Node of it was deleted here within the last hour.
 
 A Node whose provider id names no instance, as in k3s, is found by the private DNS name of the instance. If two clusters of one account
 can have Nodes of the same name, set ` + "`cluster-name`" + ` in both. The sweep of lifecycle hooks, and what EC2 says only to those who ask, do not
@@ -449,13 +450,13 @@ the cordon, the taints and the labels of this handler are removed, and nothing t
 | any notice but the expiration of a Capacity Block | EC2 says that the instance was started after it |
 | a scheduled change that reboots the machine, unless the leader has found it by asking EC2 | the node has another boot id, and the start of the change has passed |
 | a termination hook after which the machine returns (` + "`Action`" + ` or ` + "`Destination`" + `) | the node has another boot id, and the hook is not open any more |
-| any notice with a deadline, if the role lacks the permission to ask EC2 | the node has another boot id, and the deadline has passed |
+| any notice but a scheduled change, a rebalance recommendation or the expiration of a Capacity Block, if the role lacks the permission to ask EC2 | the node has another boot id, no deadline is ahead, and no termination hook is open |
 
 ## Outdated messages
 
-The handler asks EC2 before it acts on a message that is more than a minute old, or that says that the instance has stopped or
-terminated, or that a scheduled change is over. Without the permission to ask, it believes the message, but does not set the
-out-of-service taint.
+The handler asks EC2 before it acts on a message that is more than a minute old, or that tells of a state or of a scheduled change.
+Without the permission to ask, it believes the message if the tag check is off, but does not set the out-of-service taint. With the tag
+check it believes an announcement about a Node whose tag EC2 has shown within 24 hours; other messages wait.
 
 A notice for a node whose drain is finished starts a new drain. A repeated message does not.
 
@@ -470,7 +471,7 @@ and its instance still runs, the handler [waits](#the-message-and-the-hook) for 
 | The node is drained for | What happens | ` + "`why`" + ` |
 |---|---|---|
 | a machine that goes away, also by a scheduled change less than ` + "`node-termination-grace-period`" + ` ahead | it is cordoned again, once, with a Warning Event; its pods are drained | ` + "`uncordoned-by-somebody`" + ` |
-| the same, and somebody uncordons it again | it stays uncordoned, with a Warning Event; the drain continues, but new pods on the node stay | ` + "`uncordoned-by-somebody-again`" + ` |
+| the same, and somebody uncordons it again | it stays uncordoned, with a Warning Event; the drain continues, but new pods stay until somebody cordons it | ` + "`uncordoned-by-somebody-again`" + ` |
 | a notice that can wait: a rebalance recommendation, another scheduled change, a notice that forces nothing; an impaired instance | the drain is called off and reverted; a newer notice starts a new drain | ` + "`uncordoned-by-somebody`" + ` |
 
 After the drain, the handler takes any later cordon for somebody else's, and never reverts it.

@@ -374,27 +374,56 @@ func TestANoticeDoesNotWaitForACallingOffThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// The change is moved to the next minutes after somebody has uncordoned the node: the newer announcement is not what they
-// wanted the node back from.
+// The change is moved after somebody has uncordoned the node: the newer announcement is not what they wanted the node back
+// from.
 func TestAChangeThatIsMovedDoesNotGoWithTheCallingOffOfItsEarlierDate(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{250 * time.Second, 1210 * time.Second} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.drain.takes = -1
+				s.lead()
+				s.send(s.maintenance(24 * time.Hour))
+				s.after(10 * time.Second)
+				heal := s.failPatches()
+				s.change(theNode, uncordon)
+				s.after(5 * time.Second)
+				s.send(s.maintenance(ahead))
+				s.after(ahead/2 + 25*time.Second)
+				if n := len(s.drain.all()); n != 2 {
+					t.Errorf("%d drains after half of the notice has passed, want another one", n)
+				}
+				heal()
+				s.after(time.Minute)
+				if i := s.intent(); !s.isCordoned(theNode) || !i.Has(notice.ScheduledChange) {
+					t.Errorf("the node is cordoned: %t, and carries %+v", s.isCordoned(theNode), i)
+				}
+				if n := len(s.drain.all()); n != 2 {
+					t.Errorf("%d drains, want two", n)
+				}
+			})
+		})
+	}
+}
+
+// SQS delivers the message again whose drain somebody has called off by an uncordon.
+func TestANoticeDoesNotTakeOverFromItsOwnCallingOff(t *testing.T) {
 	t.Parallel()
 	tell(t, func(s *story) {
 		s.drain.takes = -1
 		s.lead()
-		s.send(s.maintenance(24 * time.Hour))
+		body := s.maintenance(30 * time.Minute)
+		s.send(body)
 		s.after(10 * time.Second)
 		heal := s.failPatches()
 		s.change(theNode, uncordon)
 		s.after(5 * time.Second)
-		s.send(s.maintenance(250*time.Second, "Fri, 20 Nov 2026 10:15:30 GMT", gmt(time.Now())))
-		s.after(150 * time.Second)
-		if n := len(s.drain.all()); n != 2 {
-			t.Errorf("%d drains after half of the notice has passed, want another one", n)
-		}
+		s.send(body)
+		s.after(16 * time.Minute)
 		heal()
 		s.after(time.Minute)
-		if i := s.intent(); !s.isCordoned(theNode) || !i.Has(notice.ScheduledChange) {
-			t.Errorf("the node is cordoned: %t, and carries %+v", s.isCordoned(theNode), i)
+		if n := len(s.drain.all()); n != 1 || s.isCordoned(theNode) || len(s.intent().Entries) > 0 || s.left() != 0 {
+			t.Errorf("%d drains, %d messages left; the node is cordoned: %t, and carries %+v", n, s.left(), s.isCordoned(theNode), s.intent())
 		}
 	})
 }

@@ -149,7 +149,7 @@ func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time
 	if err := d.forgetWhatPassed(ctx); err != nil {
 		return err
 	}
-	if err := d.cordon(ctx, now); err != nil {
+	if err := d.cordon(ctx, why, now); err != nil {
 		return err
 	}
 	d.say(overview.Draining)
@@ -157,14 +157,18 @@ func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time
 	if d.unrecorded.Load() || !d.r.Cluster.Exists(d.ref) { // it goes on without the cordon
 		return nil
 	}
-	d.log.Info("cordoned", "why", why)
-	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Cordon, Why: why})
+	d.tellCordoned(why)
 	return nil
 }
 
+func (d beginStage) tellCordoned(why decision.Why) {
+	d.log.Info("cordoned", "why", why)
+	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Cordon, Why: why})
+}
+
 // cordon writes that a node is held back no longer, and cordons it. If that cannot be written while half of the time
-// to the deadline passes, the pods leave without the cordon; see goUnrecorded.
-func (d beginStage) cordon(ctx context.Context, now time.Time) error {
+// to the deadline passes, the pods leave without the cordon, and it is tried on beside that; see goUnrecorded.
+func (d beginStage) cordon(ctx context.Context, why decision.Why, now time.Time) error {
 	released := func(i intent.Intent) intent.Intent { return i.Released(now) }
 	return d.r.Cluster.RetryWrite(ctx, d.log, d.ref, "cordon the node", func(try context.Context) error {
 		if d.unrecorded.Load() { // a notice that came meanwhile has begun the drain
@@ -186,7 +190,11 @@ func (d beginStage) cordon(ctx context.Context, now time.Time) error {
 			return nil
 		}
 		d.goUnrecorded(d.log, released(carried), err)
-		d.goBeside(func() { _ = d.rewrite(ctx, unchanged) }) // it ends with ctx alone
+		d.goBeside(func() {
+			if d.rewrite(ctx, unchanged) == nil && d.r.Cluster.Exists(d.ref) {
+				d.tellCordoned(why)
+			}
+		})
 		return nil
 	})
 }

@@ -531,7 +531,7 @@ func (c *carrier) orUnrecorded(on intent.Intent) intent.Intent {
 	carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
 	carried.Cordoned, carried.Taints, carried.Excluded = on.Cordoned, on.Taints, on.Excluded
 	if on.Cordoned && on.CordonedAt.After(carried.CordonedAt) {
-		carried.CordonedAt = on.CordonedAt
+		carried.CordonedAt, carried.FirstCordonedAt = on.CordonedAt, on.FirstCordonedAt
 	}
 	return carried
 }

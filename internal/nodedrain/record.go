@@ -125,7 +125,8 @@ func (p *recording) awaitCalledOff(ctx context.Context, d *Drain) error {
 		if d.AwaitEnd(waiting) == nil {
 			return nil
 		}
-		if d.callsOff != nil && ctx.Err() == nil && !p.Void() {
+		over := d.callsOff != nil && d.callsOff(d.carried()).Over(*p.Entry) // the notice is called off itself
+		if d.callsOff != nil && !over && ctx.Err() == nil && !p.Void() {
 			p.callsOff = d.callsOff
 			d.supersede()
 		}
@@ -154,15 +155,15 @@ func (p *recording) drop(d *Drain) {
 func (p *recording) write(ctx context.Context, d *Drain) (carried *intent.Intent, isDone bool, err error) {
 	now := time.Now().UTC()
 	var begins, isNew bool
-	carried, err = p.Cluster.Record(ctx, p.ref, func(i intent.Intent) intent.Intent {
-		i = p.withoutCalledOff(i)
-		begins = !i.InWork()
-		i = d.orUnrecorded(i)
-		isNew, isDone = !i.Covers(*p.Entry), i.Over(*p.Entry)
+	carried, err = p.Cluster.Record(ctx, p.ref, func(on intent.Intent) intent.Intent {
+		left := p.withoutCalledOff(on)
+		begins = !left.InWork()
+		left = d.orUnrecorded(left)
+		isNew, isDone = !left.Covers(*p.Entry), left.Over(*p.Entry)
 		if isDone {
-			return i
+			return d.orUnrecorded(on)
 		}
-		return p.with(d, i, now)
+		return p.with(d, left, now)
 	})
 	p.begins, p.isNew = p.begins || begins, p.isNew || isNew // also where the answer to the write was lost
 	return carried, isDone, err
@@ -235,7 +236,7 @@ func (d *Drain) applyIntent(i *intent.Intent) {
 	}
 	if i.Uncordoned > 1 {
 		logging.Warn(d.log, "somebody has uncordoned the node again: it stays uncordoned, although its machine goes away; "+
-			"new pods on it are not drained")
+			"pods that come to it stay until somebody cordons it")
 		d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.LeftUncordoned, Why: decision.WhyUncordonedAgain})
 		return
 	}
@@ -300,7 +301,7 @@ func (r *Registry) tryTimeout(ref cluster.Ref, half time.Time) time.Duration {
 func (p *recording) drainUnrecorded(ctx context.Context, d *Drain, why error) error {
 	carried := d.carried()
 	if on, ok := p.intentOn(d.ref); !d.started && ok {
-		carried = p.withoutCalledOff(on)
+		carried = p.withoutCalledOff(on.CountUncordon(!p.isUncordoned(d.ref)))
 	}
 	known := d.started && (carried.Covers(*p.Entry) || p.hasEnded(d))
 	if known || carried.Over(*p.Entry) || p.Void() {
