@@ -22,11 +22,8 @@ func TestALeaderLeavesSilentConnectionsAndKeepsItsTerm(t *testing.T) {
 	h.api.Silence()
 	silent := time.Now()
 	message, deadline := s.warn(n, 2*time.Minute)
-	leads := true
-	s.eventually("the drain ends", func() bool {
-		leads = leads && h.metric("node_termination_handler_leading") == 1
-		return s.isDeleted(message)
-	})
+	acquired := s.lease().Spec.AcquireTime
+	s.eventually("the drain ends", func() bool { return s.isDeleted(message) })
 	requests := s.requests("web")
 	if len(requests) != 1 || !requests[0].evicts || !requests[0].accepted() {
 		t.Fatalf("requests for the pod: %v, want an eviction", requests)
@@ -38,7 +35,7 @@ func TestALeaderLeavesSilentConnectionsAndKeepsItsTerm(t *testing.T) {
 		pulse.atMost(took, 20*time.Second, "the eviction")
 	}
 	pulse.before(s.gone("web"), deadline, "gone")
-	if !leads {
-		t.Error("the leader has lost its term")
+	if again := s.lease().Spec.AcquireTime; !again.Equal(acquired) {
+		t.Errorf("the leader has lost its term: it took the lease at %s, and again at %s", acquired, again)
 	}
 }

@@ -66,6 +66,18 @@ func (s *steps) Stepped(step report.Step) {
 	s.Observer.Stepped(step)
 }
 
+// cordons counts how often it was said of a node that it is cordoned.
+func (s *steps) cordons(node string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, step := range s.all {
+		if step.Node.Name == node && step.Kind == report.Cordon && step.Err == nil && step.Why != "" {
+			n++
+		}
+	}
+	return n
+}
+
 func (s *steps) Decided(d report.Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

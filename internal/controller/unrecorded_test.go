@@ -207,17 +207,13 @@ func TestADrainThatIsHeldBackBeginsInTimeThoughItsNodeCannotBeWritten(t *testing
 		if n := len(f.drain.all()); n != 2 {
 			t.Fatalf("%d drains half a minute before the deadline, want that of n1 too", n)
 		}
-		told.mu.Lock()
-		for _, s := range told.all {
-			if s.Node.Name == "n1" && s.Kind == report.Cordon && s.Err == nil {
-				t.Error("it is said that n1 is cordoned")
-			}
+		if told.cordons("n1") != 0 {
+			t.Error("it is said that n1 is cordoned")
 		}
-		told.mu.Unlock()
 		heal()
 		f.after(15 * time.Second)
-		if !f.isCordoned("n1") {
-			t.Error("n1 is not cordoned soon after it can be written")
+		if n := told.cordons("n1"); !f.isCordoned("n1") || n != 1 {
+			t.Errorf("soon after n1 can be written: it is cordoned: %t, which is said %d times", f.isCordoned("n1"), n)
 		}
 		f.after(5 * time.Minute)
 		f.want(2, 0)
@@ -381,6 +377,8 @@ func TestAChangeThatIsMovedDoesNotGoWithTheCallingOffOfItsEarlierDate(t *testing
 	for _, ahead := range []time.Duration{250 * time.Second, 1210 * time.Second} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			tell(t, func(s *story) {
+				told := &steps{}
+				s.edit = func(c *Config) { told.Observer, c.Observer = c.Observer, told }
 				s.drain.takes = -1
 				s.lead()
 				s.send(s.maintenance(24 * time.Hour))
@@ -400,6 +398,9 @@ func TestAChangeThatIsMovedDoesNotGoWithTheCallingOffOfItsEarlierDate(t *testing
 				}
 				if n := len(s.drain.all()); n != 2 {
 					t.Errorf("%d drains, want two", n)
+				}
+				if n := told.cordons(theNode); n != 2 {
+					t.Errorf("it is said %d times that the node is cordoned, want twice", n)
 				}
 			})
 		})

@@ -157,13 +157,8 @@ func (d beginStage) goAhead(ctx context.Context, why decision.Why, now time.Time
 	if d.unrecorded.Load() || !d.r.Cluster.Exists(d.ref) { // it goes on without the cordon
 		return nil
 	}
-	d.tellCordoned(why)
+	d.tellCordoned(d.log, why)
 	return nil
-}
-
-func (d beginStage) tellCordoned(why decision.Why) {
-	d.log.Info("cordoned", "why", why)
-	d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Cordon, Why: why})
 }
 
 // cordon writes that a node is held back no longer, and cordons it. If that cannot be written while half of the time
@@ -189,12 +184,8 @@ func (d beginStage) cordon(ctx context.Context, why decision.Why, now time.Time)
 		if !carried.HeldBack || d.unrecorded.Load() {
 			return nil
 		}
-		d.goUnrecorded(d.log, released(carried), err)
-		d.goBeside(func() {
-			if d.rewrite(ctx, unchanged) == nil && d.r.Cluster.Exists(d.ref) {
-				d.tellCordoned(why)
-			}
-		})
+		d.goUnrecorded(d.log, released(carried), why, err)
+		d.goBeside(func() { _ = d.rewrite(ctx, unchanged) }) // it ends with ctx alone
 		return nil
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
+	"github.com/node-termination-handler/node-termination-handler/internal/report"
 )
 
 // A Drain is the one drain of a node, with everything that belongs to it: the cordon,
@@ -26,7 +27,7 @@ import (
 //	recorded ─▶ beginStage ─▶ evacuateStage ─▶ endStage
 //	            held back     draining         pods gone: the completion delay, other Nodes, hooks, finished
 //
-//	from any of them, by quit ─▶ called off: undone, uncordoned, restarted
+//	from any of them, by quit ─▶ called off: undone, uncordoned, restarted; what cannot be written is superseded
 //	from any of them, by instanceGone ─▶ evacuateStage ends at once, and the rest follows
 //	after it was only cordoned, by a notice that asks for more ─▶ evacuateStage
 //
@@ -45,16 +46,19 @@ type Drain struct {
 	callsOff     cluster.Change // takes out the notices that it was called off on; nil for errUndone; set before quit
 	superseded   signal         // a notice does not wait any longer for its calling off
 	beside       sync.WaitGroup // what goes on beside the stages, and ends with them or before: run waits for it
-	done         chan struct{}  // closed at the end, after err is set
-	err          error          // that the drain has ended with
+	cordonTold   sync.Once
+	done         chan struct{} // closed at the end, after err is set
+	err          error         // that the drain has ended with
 
-	started  bool           // Run has it; guarded by turn
-	resumed  bool           // an earlier leader has begun it
-	partial  bool           // by which pods may have left; only the goroutine of the drain uses it
-	outcome  intent.Outcome // of its evacuation; only the goroutine of Run uses it
-	ended    bool           // guarded by Registry.mu
-	detached bool           // load balancers were waited for; only the goroutine of the drain uses it
-	next     *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
+	started    bool           // Run has it; guarded by turn
+	supersedes atomic.Bool    // it takes the place of one that could not be called off, as the node still says
+	why        decision.Why   // of what could not be recorded; guarded by turn
+	resumed    bool           // an earlier leader has begun it
+	partial    bool           // by which pods may have left; only the goroutine of the drain uses it
+	outcome    intent.Outcome // of its evacuation; only the goroutine of Run uses it
+	ended      bool           // guarded by Registry.mu
+	detached   bool           // load balancers were waited for; only the goroutine of the drain uses it
+	next       *Drain         // takes its place at its end, if there is one; guarded by Registry.mu
 
 	history history // only the goroutine of Run uses it
 
@@ -102,7 +106,10 @@ func (d *Drain) run(ctx context.Context) error {
 	var err error
 	carried := d.carried()
 	waits := carried.HeldBack && decision.CanWait(carried, time.Now(), d.r.Policy) // else its pods may leave unrecorded
-	if d.partial = d.resumed && !waits; d.resumed && waits {
+	if d.partial = d.resumed && !waits; d.partial && !carried.HeldBack {
+		d.cordonTold.Do(func() {}) // the earlier leader has
+	}
+	if d.resumed && waits {
 		d.history.heldBack = "it was held back before"
 	}
 	if d.resumed {
@@ -233,10 +240,12 @@ func (d *Drain) quitFor(reason error) {
 	d.tell()
 }
 
-// supersede has the drain end at once, while it is called off.
-func (d *Drain) supersede() {
-	d.superseded.close()
-	d.tell()
+// tellCordoned tells that the node is cordoned: once, whoever has written that.
+func (d *Drain) tellCordoned(log logr.Logger, why decision.Why) {
+	d.cordonTold.Do(func() {
+		log.Info("cordoned", "why", why)
+		d.r.Observer.Stepped(report.Step{Node: d.ref, Kind: report.Cordon, Why: why})
+	})
 }
 
 // Done returns a channel that is closed at the end of the drain.
@@ -471,7 +480,7 @@ func (d *Drain) rewriteOnce(ctx context.Context, change cluster.Change) error {
 	err := d.recordAtLast(ctx)
 	defer func() {
 		if !errors.Is(ctx.Err(), context.Canceled) { // else it is another matter by now
-			d.r.noteWrite(d.ref, nil, began, err)
+			d.r.writes.note(d.ref, nil, began, err)
 		}
 	}()
 	if err == nil {
@@ -514,21 +523,31 @@ func (d *Drain) recordAtLast(ctx context.Context) error {
 	}
 	carried, err := d.r.Cluster.Record(ctx, d.ref, d.orUnrecorded)
 	if err == nil {
-		d.unrecorded.Store(false)
-		d.applyIntent(carried)
+		d.written(carried)
 	}
 	return err
+}
+
+// written notes what the node carries now, with what could not be recorded before. The caller holds the lock.
+func (d *Drain) written(carried *intent.Intent) {
+	if d.unrecorded.Swap(false) && !carried.HeldBack && carried.Uncordoned < 2 {
+		d.tellCordoned(d.log, d.why)
+	}
+	d.supersedes.Store(false)
+	d.applyIntent(carried)
 }
 
 // orUnrecorded is what the node carries, or would carry if it could be written. That somebody has uncordoned it
 // meanwhile stays counted. What was done to the node is what that says: the answer to a write may have been lost. The
 // caller holds the lock.
-func (c *carrier) orUnrecorded(on intent.Intent) intent.Intent {
-	if !c.unrecorded.Load() {
+func (d *Drain) orUnrecorded(on intent.Intent) intent.Intent {
+	if !d.unrecorded.Load() {
 		return on
 	}
-	carried := c.carried()
-	carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
+	carried := d.carried()
+	if !d.supersedes.Load() { // else it was the cordon of the other drain
+		carried.Uncordoned = max(carried.Uncordoned, on.Uncordoned)
+	}
 	carried.Cordoned, carried.Taints, carried.Excluded = on.Cordoned, on.Taints, on.Excluded
 	if on.Cordoned && on.CordonedAt.After(carried.CordonedAt) {
 		carried.CordonedAt, carried.FirstCordonedAt = on.CordonedAt, on.FirstCordonedAt

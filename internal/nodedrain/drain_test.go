@@ -420,28 +420,28 @@ func TestANodeCannotBeWrittenIfThatFailsForAWhile(t *testing.T) {
 		}
 		news := &News{Entry: &intent.Entry{Kind: notice.SpotInterruption, IDs: []string{"s"}, Time: time.Now()}}
 		refused := errors.New("refused")
-		r.noteWrite(theRef, news, time.Now(), refused)
+		r.writes.note(theRef, news, time.Now(), refused)
 		time.Sleep(firstTries + time.Second)
 		fails(false, "after one failure")
-		r.noteWrite(theRef, news, time.Now(), refused)
+		r.writes.note(theRef, news, time.Now(), refused)
 		fails(true, "after two")
-		r.noteWrite(theRef, nil, time.Now(), cluster.ErrNoTurn)
+		r.writes.note(theRef, nil, time.Now(), cluster.ErrNoTurn)
 		fails(true, "when it was not tried")
-		r.noteWrite(theRef, nil, time.Now(), nil)
+		r.writes.note(theRef, nil, time.Now(), nil)
 		fails(false, "when it could be written")
-		r.noteWrite(theRef, news, time.Now(), refused)
+		r.writes.note(theRef, news, time.Now(), refused)
 		time.Sleep(firstTries + time.Second)
-		r.noteWrite(theRef, news, time.Now(), refused)
+		r.writes.note(theRef, news, time.Now(), refused)
 		time.Sleep(forgottenAfter + time.Second)
 		fails(false, "when nobody tries any more")
 		since := time.Now()
-		r.noteWrite(theRef, news, since, refused)
+		r.writes.note(theRef, news, since, refused)
 		for range 3 { // other requests go first for minutes
 			time.Sleep(50 * time.Second)
-			r.noteWrite(theRef, news, time.Now(), cluster.ErrNoTurn)
+			r.writes.note(theRef, news, time.Now(), cluster.ErrNoTurn)
 		}
 		fails(true, "while it has no turn")
-		if got := r.failsSince(theRef); !got.Equal(since) {
+		if got := r.writes.since(theRef); !got.Equal(since) {
 			t.Errorf("it fails since %s, want %s", got, since)
 		}
 	})
@@ -464,7 +464,7 @@ func TestPodsDoNotLeaveWithoutTheCordonBecauseItHasHadNoTurn(t *testing.T) {
 		if p.isLate(errors.New("refused")) {
 			t.Error("it has failed once")
 		}
-		r.noteWrite(theRef, p.News, now.Add(-time.Minute), errors.New("refused"))
+		r.writes.note(theRef, p.News, now.Add(-time.Minute), errors.New("refused"))
 		if !p.isLate(cluster.ErrNoTurn) {
 			t.Error("it has failed for a minute")
 		}
@@ -528,8 +528,8 @@ func TestANodeWhosePatchesHangIsLateThoughItHasNoTurn(t *testing.T) {
 		if !p.isLate(cluster.ErrNoTurn) {
 			t.Error("its pods wait for a turn")
 		}
-		r.noteWrite(theRef, p.News, p.began, cluster.ErrNoTurn)
-		if r.failsSince(theRef).IsZero() {
+		r.writes.note(theRef, p.News, p.began, cluster.ErrNoTurn)
+		if r.writes.since(theRef).IsZero() {
 			t.Error("it is not known as one that cannot be written")
 		}
 	})
@@ -578,7 +578,7 @@ func TestACordonThatFailsForLongIsNotWaitedFor(t *testing.T) {
 		d := evacuateStage{r.getOrCreate(theRef)}
 		d.unrecorded.Store(true)
 		for begun := time.Now(); time.Since(begun) < cordonPatience+time.Minute; time.Sleep(20 * time.Second) {
-			r.noteWrite(theRef, nil, time.Now(), errors.New("refused"))
+			r.writes.note(theRef, nil, time.Now(), errors.New("refused"))
 			if want := time.Since(begun) < cordonPatience; d.nodeState().CordonPending != want {
 				t.Errorf("after %s the cordon is awaited: %t", time.Since(begun), !want)
 			}

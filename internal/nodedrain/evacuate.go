@@ -138,14 +138,14 @@ func (d evacuateStage) nodeState() evacuation.NodeState {
 	if !there {
 		return evacuation.NodeState{}
 	}
-	uncordoned, times, goes := d.r.uncordoned(node)
+	on, goes := d.r.uncordoned(node)
 	// watchNode is about to do that, or whoever tries to record what was not. No hook waits for what fails for long.
-	pending := uncordoned && times == 0 && goes || d.unrecorded.Load() && !node.Spec.Unschedulable
-	since := d.r.failsSince(d.ref)
+	pending := on != nil && on.Uncordoned == 0 && goes || d.unrecorded.Load() && !node.Spec.Unschedulable
+	since := d.r.writes.since(d.ref)
 	return evacuation.NodeState{
 		Ready: cluster.Ready(node), Cordoned: node.Spec.Unschedulable,
 		CordonPending:   pending && (since.IsZero() || time.Since(since) < cordonPatience),
-		StaysUncordoned: uncordoned && times > 0,
+		StaysUncordoned: on != nil && on.Uncordoned > 0,
 	}
 }
 

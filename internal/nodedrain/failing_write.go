@@ -3,6 +3,7 @@ package nodedrain
 import (
 	"errors"
 	"maps"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -25,21 +26,28 @@ type failingWrite struct {
 // forgottenAfter is longer than a try of cluster.RetryWrite and the pause before it: nobody tries any more.
 const forgottenAfter = time.Minute
 
-// noteWrite notes whether the intent of a Node could be written, in a try that has begun at a time. news is what was to
-// be recorded; nil: the node is in a drain.
-func (r *Registry) noteWrite(ref cluster.Ref, news *News, began time.Time, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case err == nil, errors.Is(err, cluster.ErrNodeGone):
-		delete(r.failingWrites, ref.UID)
+// failingWrites are the Nodes that cannot be written. They may be used concurrently.
+type failingWrites struct {
+	cluster *cluster.Cluster
+
+	mu     sync.Mutex
+	byNode map[types.UID]failingWrite
+}
+
+// note notes whether the intent of a Node could be written, in a try that has begun at a time. news is what was to be
+// recorded; nil: the node is in a drain.
+func (f *failingWrites) note(ref cluster.Ref, news *News, began time.Time, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil || errors.Is(err, cluster.ErrNodeGone) {
+		delete(f.byNode, ref.UID)
 		return
 	}
 	now := time.Now()
-	w, known := r.failingWrites[ref.UID]
+	w, known := f.byNode[ref.UID]
 	known = known && now.Sub(w.last) <= forgottenAfter
 	switch {
-	case !known && r.isBusy(ref, err):
+	case !known && f.isBusy(ref, err):
 		return
 	case !known:
 		w = failingWrite{ref: ref, since: began, err: err}
@@ -49,31 +57,31 @@ func (r *Registry) noteWrite(ref cluster.Ref, news *News, began time.Time, err e
 	if w.last = now; news != nil {
 		w.news = news
 	}
-	r.failingWrites[ref.UID] = w
+	f.byNode[ref.UID] = w
 }
 
 // isBusy reports whether a Node was not written for other requests alone: that says nothing of the Node, unless its
 // last patch has hung.
-func (c *Config) isBusy(ref cluster.Ref, err error) bool {
-	return errors.Is(err, cluster.ErrNoTurn) && !c.Cluster.LastHung(ref)
+func (f *failingWrites) isBusy(ref cluster.Ref, err error) bool {
+	return errors.Is(err, cluster.ErrNoTurn) && !f.cluster.LastHung(ref)
 }
 
-// failsSince is since when a Node cannot be written; zero: it can, as far as is known.
-func (r *Registry) failsSince(ref cluster.Ref) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if w, known := r.failingWrites[ref.UID]; known && time.Since(w.last) <= forgottenAfter {
+// since is since when a Node cannot be written; zero: it can, as far as is known.
+func (f *failingWrites) since(ref cluster.Ref) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w, known := f.byNode[ref.UID]; known && time.Since(w.last) <= forgottenAfter {
 		return w.since
 	}
 	return time.Time{}
 }
 
-// failing are the Nodes that cannot be written for a while: not those of which one request has failed soon.
-func (r *Registry) failing(now time.Time) map[types.UID]failingWrite {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.failingWrites, func(_ types.UID, w failingWrite) bool { return now.Sub(w.last) > forgottenAfter })
-	failing := maps.Clone(r.failingWrites)
+// lasting are the Nodes that cannot be written for a while: not those of which one request has failed soon.
+func (f *failingWrites) lasting(now time.Time) map[types.UID]failingWrite {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.byNode, func(_ types.UID, w failingWrite) bool { return now.Sub(w.last) > forgottenAfter })
+	failing := maps.Clone(f.byNode)
 	maps.DeleteFunc(failing, func(_ types.UID, w failingWrite) bool { return w.last.Sub(w.since) < firstTries })
 	return failing
 }

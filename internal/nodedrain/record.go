@@ -36,8 +36,6 @@ type recording struct {
 	began  time.Time   // when the try had the lock of the node; zero: it has not
 	begins bool        // the node was in no drain before the first try
 	isNew  bool        // nor did it have the notice
-
-	callsOff cluster.Change // what a drain that was to be called off could not write; nil: there is none
 }
 
 // Record writes a notice to a node, and begins its drain, unless that has begun. It returns nil if nothing is left to
@@ -49,7 +47,7 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 	err = r.Cluster.RetryWrite(trying, log, ref, "cordon the node", func(try context.Context) (err error) {
 		p.began = time.Time{}
 		if joined, err = p.tryOnce(ctx, try); !p.began.IsZero() {
-			r.noteWrite(ref, n, p.began, err)
+			r.writes.note(ref, n, p.began, err)
 		}
 		if err != nil && !errors.Is(err, cluster.ErrNodeGone) && try.Err() == nil {
 			r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why, Err: err})
@@ -57,8 +55,7 @@ func (r *Registry) Record(ctx context.Context, log logr.Logger, ref cluster.Ref,
 		return err
 	})
 	if err == nil && p.begins && joined != nil && !joined.carried().HeldBack {
-		log.Info("cordoned", "node", ref.Name, "why", n.Why)
-		r.Observer.Stepped(report.Step{Node: ref, Kind: report.Cordon, Why: n.Why})
+		joined.tellCordoned(log.WithValues("node", ref.Name), n.Why)
 	}
 	return joined, err
 }
@@ -83,15 +80,14 @@ func (p *recording) tryOnce(ctx, try context.Context) (*Drain, error) {
 	switch {
 	case err != nil && !errors.Is(err, cluster.ErrNodeGone) && (p.isLate(err) || d.unrecorded.Load()):
 		return nil, errors.Join(err, p.drainUnrecorded(ctx, d, err))
-	case err != nil, (isDone || carried.Finished()) && !d.unrecorded.Load():
+	case err != nil, (isDone || carried.Finished()) && (!d.started || !d.unrecorded.Load()):
 		p.drop(d)
 		return nil, err
 	}
 	if p.isNew && !isDone && !carried.HeldBack {
 		p.Observer.Recorded(*p.Entry)
 	}
-	d.unrecorded.Store(false)
-	d.applyIntent(carried)
+	d.written(carried)
 	switch {
 	case isDone:
 		return nil, nil
@@ -111,36 +107,30 @@ func (p *recording) lock(ctx context.Context) (*Drain, error) {
 			return d, err
 		}
 		d.unlock() // the notice is to begin another drain
-		if err := p.awaitCalledOff(ctx, d); err != nil {
-			return nil, err
+		if d, err = p.awaitCalledOff(ctx, d); d != nil || err != nil {
+			return d, err
 		}
 	}
 }
 
-// awaitCalledOff waits for the end of a drain that is being called off, see lock.
-func (p *recording) awaitCalledOff(ctx context.Context, d *Drain) error {
+// awaitCalledOff waits for the end of a drain that is being called off, see lock. next takes its place, and is locked;
+// nil: there is none.
+func (p *recording) awaitCalledOff(ctx context.Context, d *Drain) (next *Drain, err error) {
 	if half := p.half(); !half.IsZero() {
 		waiting, stop := context.WithTimeout(ctx, max(firstTries, time.Until(half)))
 		defer stop()
 		if d.AwaitEnd(waiting) == nil {
-			return nil
+			return nil, nil
 		}
-		over := d.callsOff != nil && d.callsOff(d.carried()).Over(*p.Entry) // the notice is called off itself
-		if d.callsOff != nil && !over && ctx.Err() == nil && !p.Void() {
-			p.callsOff = d.callsOff
-			d.supersede()
+		if fails := !p.writes.since(p.ref).IsZero(); fails && ctx.Err() == nil && !p.Void() {
+			if next = d.supersede(p.News); next != nil { // its end takes no request
+				var cut context.CancelFunc
+				ctx, cut = context.WithTimeout(context.WithoutCancel(ctx), firstTries)
+				defer cut()
+			}
 		}
 	}
-	return d.AwaitEnd(ctx)
-}
-
-// withoutCalledOff is what a node carries, without what a drain was to be called off on, unless the notice is written
-// already: it may be about the same change.
-func (p *recording) withoutCalledOff(i intent.Intent) intent.Intent {
-	if p.callsOff == nil || i.Covers(*p.Entry) {
-		return i
-	}
-	return p.callsOff(i)
+	return d.awaitSuccession(ctx, next)
 }
 
 // drop ends the drain if it has not started: there is nothing to do.
@@ -156,26 +146,26 @@ func (p *recording) write(ctx context.Context, d *Drain) (carried *intent.Intent
 	now := time.Now().UTC()
 	var begins, isNew bool
 	carried, err = p.Cluster.Record(ctx, p.ref, func(on intent.Intent) intent.Intent {
-		left := p.withoutCalledOff(on)
-		begins = !left.InWork()
-		left = d.orUnrecorded(left)
-		isNew, isDone = !left.Covers(*p.Entry), left.Over(*p.Entry)
+		i := d.orUnrecorded(on)
+		begins = !on.InWork() || !i.InWork()
+		isNew, isDone = !i.Covers(*p.Entry), i.Over(*p.Entry)
 		if isDone {
-			return d.orUnrecorded(on)
+			return i
 		}
-		return p.with(d, left, now)
+		return p.with(d, i, now)
 	})
 	p.begins, p.isNew = p.begins || begins, p.isNew || isNew // also where the answer to the write was lost
 	return carried, isDone, err
 }
 
 // with is the intent of a node with the notice. Its drain takes a place and begins at once, unless it gets none and can
-// wait. The caller calls place.Recorded afterwards, which gives the place back where nothing was written.
+// wait; one that supersedes another does not, as half of its time has passed. The caller calls place.Recorded
+// afterwards, which gives the place back where nothing was written.
 func (p *recording) with(d *Drain, carried intent.Intent, now time.Time) intent.Intent {
 	next := carried.With(*p.Entry, p.Hook, now)
 	switch {
 	case carried.InWork() || next.Finished():
-	case !p.getsPlace(d, next, now) && decision.CanWait(next, now, p.Policy):
+	case !p.getsPlace(d, next, now) && decision.CanWait(next, now, p.Policy) && !d.supersedes.Load():
 		next.HeldBack = true
 	default:
 		next = next.Released(now)
@@ -266,8 +256,8 @@ func (p *recording) half() time.Time {
 // isLate reports whether the pods leave without the cordon, as a try has failed with an error: half of the notice has
 // passed, and the node could not be written for a while.
 func (p *recording) isLate(err error) bool {
-	half, since := p.half(), p.failsSince(p.ref)
-	if half.IsZero() || time.Now().Before(half) || since.IsZero() && p.isBusy(p.ref, err) {
+	half, since := p.half(), p.writes.since(p.ref)
+	if half.IsZero() || time.Now().Before(half) || since.IsZero() && p.writes.isBusy(p.ref, err) {
 		return false
 	}
 	return time.Since(intent.Earlier(since, p.began)) > firstTries
@@ -300,8 +290,8 @@ func (r *Registry) tryTimeout(ref cluster.Ref, half time.Time) time.Duration {
 // started may have ended since. Then the next try begins another one. why is the error of the try.
 func (p *recording) drainUnrecorded(ctx context.Context, d *Drain, why error) error {
 	carried := d.carried()
-	if on, ok := p.intentOn(d.ref); !d.started && ok {
-		carried = p.withoutCalledOff(on.CountUncordon(!p.isUncordoned(d.ref)))
+	if on, ok := p.intentOn(d.ref); !d.started && !d.unrecorded.Load() && ok {
+		carried = on
 	}
 	known := d.started && (carried.Covers(*p.Entry) || p.hasEnded(d))
 	if known || carried.Over(*p.Entry) || p.Void() {
@@ -315,23 +305,24 @@ func (p *recording) drainUnrecorded(ctx context.Context, d *Drain, why error) er
 	}
 	p.Observer.Recorded(*p.Entry)
 	p.isNew = false
-	d.goUnrecorded(p.log.WithValues("node", d.ref.Name), next, why)
+	d.goUnrecorded(p.log.WithValues("node", d.ref.Name), next, p.Why, why)
 	if d.started {
 		return nil
 	}
 	return p.start(ctx, d)
 }
 
-// goUnrecorded has the drain go by an intent that the node does not carry. The caller holds the lock.
-func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent, why error) {
+// goUnrecorded has the drain go by an intent that the node does not carry, because of err. The caller holds the lock.
+func (d *Drain) goUnrecorded(log logr.Logger, i intent.Intent, why decision.Why, err error) {
 	how := "all the same"
 	uncordoned := d.r.isUncordoned(d.ref)
 	if uncordoned {
 		how = "without the cordon"
-		d.uncordonedFor.CompareAndSwap(nil, new(overview.Clean(kube.Why(why))))
+		d.uncordonedFor.CompareAndSwap(nil, new(overview.Clean(kube.Why(err))))
 	}
 	d.uncordoned.Store(uncordoned)
-	logging.Warn(log, "the node cannot be written, and its pods wait no longer: they leave "+how, "error", why)
+	logging.Warn(log, "the node cannot be written, and its pods wait no longer: they leave "+how, "error", err)
+	d.why = why
 	d.unrecorded.Store(true)
 	d.setIntent(i)
 }

@@ -138,10 +138,10 @@ type Registry struct {
 	line    *holdback.Line // who may begin
 
 	leftPods leftPods
+	writes   failingWrites
 
-	mu            sync.Mutex
-	byNode        map[types.UID]*Drain       // one a node
-	failingWrites map[types.UID]failingWrite // see noteWrite
+	mu     sync.Mutex
+	byNode map[types.UID]*Drain // one a node
 }
 
 // New returns a registry without drains. Run carries them out.
@@ -152,8 +152,7 @@ func New(cfg Config) *Registry {
 		toRun:    make(chan *Drain),
 		resumed:  make(chan struct{}),
 		byNode:   map[types.UID]*Drain{},
-
-		failingWrites: map[types.UID]failingWrite{},
+		writes:   failingWrites{cluster: cfg.Cluster, byNode: map[types.UID]failingWrite{}},
 	}
 	r.line = holdback.New(holdback.Config{
 		Cluster: cfg.Cluster, Policies: &r.Config, MaxUnready: cfg.MaxUnready,
@@ -243,7 +242,16 @@ func (r *Registry) locked(ctx context.Context, ref cluster.Ref) (*Drain, error) 
 func (r *Registry) reserveSuccessor(d *Drain) *Drain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if d.ended || isClosed(d.quit.done) {
+	if isClosed(d.quit.done) {
+		return nil
+	}
+	return r.successorOf(d)
+}
+
+// successorOf returns the drain that takes the place of one at its end, as reserveSuccessor does; nil: that has ended,
+// or has one. The caller holds mu.
+func (r *Registry) successorOf(d *Drain) *Drain {
+	if d.ended || d.next != nil && !d.next.ended {
 		return nil
 	}
 	d.next = r.newDrain(d.ref)

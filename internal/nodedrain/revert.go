@@ -114,8 +114,42 @@ func (r *Registry) revertLocked(
 func (d *Drain) handOver(ctx context.Context) (next *Drain, err error) {
 	next = d.r.reserveSuccessor(d)
 	d.quitFor(errUndone)
-	err = d.AwaitEnd(ctx)
-	d.unlock()
+	defer d.unlock()
+	return d.awaitSuccession(ctx, next)
+}
+
+// supersede ends a drain at once that is being called off, if that cannot be written: a notice waits for it. It returns
+// the drain that takes its place, which has not started, is locked, and goes by what the node would carry. It returns
+// nil if another notice has done so, or if this one is called off itself.
+func (d *Drain) supersede(n *News) (next *Drain) {
+	if d.callsOff == nil {
+		return nil
+	}
+	left := d.callsOff(d.carried())
+	if left.Over(*n.Entry) {
+		return nil
+	}
+	if len(left.Entries) == 0 {
+		left.FinishedAt = time.Now().UTC()
+	}
+	d.r.mu.Lock()
+	next = d.r.successorOf(d)
+	d.r.mu.Unlock()
+	if next != nil {
+		next.why = n.Why
+		next.supersedes.Store(true)
+		next.unrecorded.Store(true)
+		next.setIntent(left)
+		d.superseded.close()
+		d.tell()
+	}
+	return next
+}
+
+// awaitSuccession waits for the end of a drain, and returns the one that takes its place, which is locked; nil: there
+// is none. The error is the cause of ctx.
+func (d *Drain) awaitSuccession(ctx context.Context, next *Drain) (*Drain, error) {
+	err := d.AwaitEnd(ctx)
 	if err != nil && next != nil {
 		d.r.end(next, nil)
 		next.unlock()
@@ -135,7 +169,7 @@ func (d *Drain) undo(ctx context.Context, ref cluster.Ref, change cluster.Change
 		return kept
 	})
 	if err == nil {
-		d.r.noteWrite(ref, nil, time.Time{}, nil)
+		d.r.writes.note(ref, nil, time.Time{}, nil)
 	}
 	switch left := err == nil && len(kept.Entries) > 0; {
 	case d.started && err == nil && undone == cluster.NothingUndone:
@@ -176,6 +210,12 @@ func (d *Drain) callOff(ctx context.Context, reason error) error {
 	var kept intent.Intent
 	var undone cluster.Undoing
 	err := d.r.Cluster.RetryWrite(undoing, d.log, d.ref, "revert the drain", func(ctx context.Context) (err error) {
+		began := time.Now()
+		defer func() {
+			if undoing.Err() == nil {
+				d.r.writes.note(d.ref, nil, began, err)
+			}
+		}()
 		undone, err = d.r.Cluster.Undo(ctx, d.ref, func(i intent.Intent) intent.Intent {
 			kept = d.callsOff(i)
 			return kept
@@ -482,16 +522,16 @@ func (l *looker) changed() {
 
 // onUncordon reacts if somebody has uncordoned the node. An error means that the drain ends.
 func (d *Drain) onUncordon(ctx context.Context, node *corev1.Node) error {
-	uncordoned, times, goes := d.r.uncordoned(node)
+	on, goes := d.r.uncordoned(node)
 	switch {
-	case !uncordoned || times > 1:
+	case on == nil, on.Uncordoned > 1, on.CordonedAt.Before(d.carried().CordonedAt): // it was an earlier cordon
 		return nil
 	case goes: // the watch may be behind: the node is read, and cordoned by that; see cluster.Cluster.Record
 		return d.rewrite(ctx, unchanged)
 	}
 	return d.quitIf(ctx, errUncordoned, func(carried intent.Intent) bool {
 		now := time.Now()
-		return carried.Uncordoned == times && !decision.MachineGoes(carried.Current(now), now, d.r.Policy)
+		return carried.Uncordoned == on.Uncordoned && !decision.MachineGoes(carried.Current(now), now, d.r.Policy)
 	})
 }
 
@@ -527,17 +567,16 @@ func isIgnored(reason error) bool {
 	return errors.Is(reason, errIgnored) || errors.Is(reason, errLeftAlone)
 }
 
-// uncordoned reports whether somebody has uncordoned the node during its drain, how many times
-// they had done so before, and whether the machine goes away anyway. It goes by the intent on the
-// node: a node that has lost its intent is not cordoned again.
-func (c *Config) uncordoned(node *corev1.Node) (uncordoned bool, times int, goes bool) {
+// uncordoned returns what the node carries if somebody has uncordoned it during its drain, else nil, and whether the
+// machine goes away anyway. A node that has lost its intent is not cordoned again.
+func (c *Config) uncordoned(node *corev1.Node) (on *intent.Intent, goes bool) {
 	if node.Spec.Unschedulable { // as most are, and a drain asks often
-		return false, 0, false
+		return nil, false
 	}
 	i, _, err := cluster.ReadIntent(node)
 	if err != nil || !i.UncordonedWithin(false) {
-		return false, 0, false
+		return nil, false
 	}
 	now := time.Now()
-	return true, i.Uncordoned, decision.MachineGoes(i.Current(now), now, c.Policy)
+	return &i, decision.MachineGoes(i.Current(now), now, c.Policy)
 }

@@ -41,7 +41,7 @@ func (r *Registry) Status(ctx context.Context) []overview.Node {
 		})
 	}
 	asking.Wait()
-	failures := r.failing(time.Now())
+	failures := r.writes.lasting(time.Now())
 	list := make([]overview.Node, 0, len(nodes)+len(failures))
 	for k, n := range nodes {
 		if n == nil {
