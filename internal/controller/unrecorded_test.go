@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -9,13 +11,17 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/node-termination-handler/node-termination-handler/e2e/awssim"
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
+	"github.com/node-termination-handler/node-termination-handler/internal/kube"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
@@ -33,6 +39,47 @@ func (s *story) failPatches(names ...string) (heal func()) {
 		return true, nil, apierrors.NewInternalError(errors.New(`failed calling webhook "nodes.example.com": no endpoints available`))
 	})))
 	return func() { healed.Store(true) }
+}
+
+// hanging is a client whose patches of Nodes are not answered while hangs is set. The fake clientset answers no other
+// request meanwhile.
+type hanging struct {
+	kube.Client
+	hangs *atomic.Bool
+}
+
+func (hanging) IsWatchListSemanticsUnSupported() bool { return true } // as the fake clientset, asked by reflectors
+
+type hangingCore struct {
+	typedcorev1.CoreV1Interface
+	hangs *atomic.Bool
+}
+
+type hangingNodes struct {
+	typedcorev1.NodeInterface
+	hangs *atomic.Bool
+}
+
+func (h hanging) CoreV1() typedcorev1.CoreV1Interface { return hangingCore{h.Client.CoreV1(), h.hangs} }
+
+func (h hangingCore) Nodes() typedcorev1.NodeInterface {
+	return hangingNodes{h.CoreV1Interface.Nodes(), h.hangs}
+}
+
+func (h hangingNodes) Patch(
+	ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string,
+) (*corev1.Node, error) {
+	if h.hangs.Load() {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return h.NodeInterface.Patch(ctx, name, pt, data, opts, subresources...)
+}
+
+// hangPatches leaves every patch of a Node without an answer until heal is called.
+func (s *story) hangPatches(...string) (heal func()) {
+	s.hangs.Store(true)
+	return func() { s.hangs.Store(false) }
 }
 
 // loseAnswer has the next patch applied, and its answer lost.
@@ -345,29 +392,82 @@ func TestAHookDoesNotWaitForANoteOnItsNode(t *testing.T) {
 // interruption cannot.
 func TestANoticeDoesNotWaitForACallingOffThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
-	tell(t, func(s *story) {
-		s.drain.takes = -1
-		s.lead()
-		s.send(s.body("rebalance-recommendation", theID))
-		s.after(10 * time.Second)
-		heal := s.failPatches()
-		s.change(theNode, uncordon)
-		s.after(5 * time.Second)
-		s.send(s.body("spot-interruption", theID))
-		s.after(50 * time.Second)
-		if n := len(s.drain.all()); n != 1 {
-			t.Errorf("%d drains before half of the notice has passed, want the first", n)
-		}
-		s.after(30 * time.Second)
-		if n := len(s.drain.all()); n != 2 {
-			t.Errorf("%d drains after half of the notice has passed, want another one", n)
-		}
-		heal()
-		s.after(time.Minute)
-		if i := s.intent(); !s.isCordoned(theNode) || !i.Has(notice.SpotInterruption) {
-			t.Errorf("the node is cordoned: %t, and carries %+v", s.isCordoned(theNode), i)
-		}
-	})
+	fails, hangs := (*story).failPatches, (*story).hangPatches
+	spot := func(s *story) { s.send(s.body("spot-interruption", theID)) }
+	for name, tt := range map[string]struct {
+		disturb func(*story, ...string) (heal func())
+		waits   time.Duration // from the uncordon to the notice
+		notify  func(s *story)
+		half    time.Duration
+	}{
+		"refused":                  {fails, 5 * time.Second, spot, time.Minute},
+		"no answer":                {hangs, 5 * time.Second, spot, time.Minute},
+		"no answer, later":         {hangs, 15 * time.Second, spot, time.Minute},
+		"a hook that is held open": {fails, 5 * time.Second, func(s *story) { s.terminate(time.Hour) }, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.interval = 10 * time.Minute
+				s.drain.takes = -1
+				s.lead()
+				s.send(s.maintenance(24 * time.Hour))
+				s.after(10 * time.Second)
+				heal := tt.disturb(s)
+				s.change(theNode, uncordon)
+				s.after(tt.waits)
+				tt.notify(s)
+				s.after(tt.half - 10*time.Second)
+				if n := len(s.drain.all()); n != 1 {
+					t.Errorf("%d drains before half of the notice has passed, want the first", n)
+				}
+				s.after(30 * time.Second)
+				if n := len(s.drain.all()); n != 2 {
+					t.Errorf("%d drains after half of the notice has passed, want another one", n)
+				}
+				heal()
+				s.after(time.Minute)
+				if i := s.intent(); !s.isCordoned(theNode) || i.Has(notice.ScheduledChange) || len(i.Entries) != 1 {
+					t.Errorf("the node is cordoned: %t, and carries %+v", s.isCordoned(theNode), i)
+				}
+			})
+		})
+	}
+}
+
+// AWS cancels a change while nobody can write that the drain for it, or for another one as well, is called off.
+func TestANoticeDoesNotWaitForAnotherToBeTakenBack(t *testing.T) {
+	t.Parallel()
+	for _, changes := range []int{1, 2} {
+		t.Run(fmt.Sprint(changes), func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.drain.takes = -1
+				s.lead()
+				for k := range changes {
+					s.send(s.maintenance(24*time.Hour, "90353408594353980", fmt.Sprint("change-", k)))
+				}
+				s.after(10 * time.Second)
+				heal := s.hangPatches()
+				s.change(theNode, uncordon)
+				s.after(5 * time.Second)
+				s.send(s.maintenance(24*time.Hour, "90353408594353980", "change-0", "upcoming", "closed"))
+				s.after(9 * time.Second)
+				s.send(s.body("spot-interruption", theID))
+				s.after(80 * time.Second)
+				if n := len(s.drain.all()); n != 2 {
+					t.Errorf("%d drains 40 s before the interruption, want another one", n)
+				}
+				heal()
+				s.after(30 * time.Second)
+				i := s.intent()
+				if !s.isCordoned(theNode) || i.Has(notice.ScheduledChange) || len(i.Entries) != 1 || len(s.drain.all()) != 2 {
+					t.Errorf("%d drains; the node is cordoned: %t, and carries %+v", len(s.drain.all()), s.isCordoned(theNode), i)
+				}
+				if left := s.left(); left != 1 {
+					t.Errorf("%d messages are left, want that of the interruption", left)
+				}
+			})
+		})
+	}
 }
 
 // The change is moved after somebody has uncordoned the node: the newer announcement is not what they wanted the node back

@@ -94,7 +94,8 @@ func (r *Registry) revertLocked(
 			return undone, err
 		}
 		carried := held.carried()
-		if !held.started || len(carried.Entries) == 0 || !ends(carried, change(carried)) {
+		goesOn := !isClosed(held.quit.done) && !ends(carried, change(carried))
+		if !held.started || len(carried.Entries) == 0 || goesOn {
 			return held.undo(ctx, ref, change)
 		}
 		d := held
@@ -112,7 +113,10 @@ func (r *Registry) revertLocked(
 // had ended, or was being called off, which may begin it again. The caller holds the lock of the drain, and has lost it
 // by that. The error is that of the drain, or the cause of ctx.
 func (d *Drain) handOver(ctx context.Context) (next *Drain, err error) {
-	next = d.r.reserveSuccessor(d)
+	if next = d.r.reserveSuccessor(d); next == nil {
+		d.unlock() // for a notice that cannot wait until it is called off, see awaitCalledOff
+		return nil, d.AwaitEnd(ctx)
+	}
 	d.quitFor(errUndone)
 	defer d.unlock()
 	return d.awaitSuccession(ctx, next)
