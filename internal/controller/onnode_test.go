@@ -29,6 +29,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/intent"
 	"github.com/node-termination-handler/node-termination-handler/internal/lease"
 	"github.com/node-termination-handler/node-termination-handler/internal/logging/logtest"
+	"github.com/node-termination-handler/node-termination-handler/internal/lookup"
 	"github.com/node-termination-handler/node-termination-handler/internal/nodedrain"
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/onnode"
@@ -37,15 +38,16 @@ import (
 
 // A podOnNode is a pod in IMDS mode on the story's node, with the metadata of its instance.
 type podOnNode struct {
-	s        *story
-	nodes    *cluster.Cluster
-	metadata *awssim.Metadata
-	drain    *slowDrainer
-	state    atomic.Int32 // what the Lease says, a lease.State
-	alone    atomic.Bool  // it drains, and does not only report
-	reports  bool         // it never drains
-	poller   atomic.Pointer[imds.Poller]
-	stop     func()
+	patchTakes atomic.Int64 // as of the story, for this pod
+	s          *story
+	nodes      *cluster.Cluster
+	metadata   *awssim.Metadata
+	drain      *slowDrainer
+	state      atomic.Int32 // what the Lease says, a lease.State
+	alone      atomic.Bool  // it drains, and does not only report
+	reports    bool         // it never drains
+	poller     atomic.Pointer[imds.Poller]
+	stop       func()
 }
 
 // Leadership implements onnode.Leader.
@@ -75,7 +77,7 @@ func (p *podOnNode) restart() {
 		p.stop()
 	}
 	var err error
-	p.nodes, err = cluster.NewOfNode(s.kube, nil, "imds", cluster.CordonOptions{}, theNode)
+	p.nodes, err = cluster.NewOfNode(slowPatches{s.kube, &p.patchTakes}, nil, "imds", cluster.CordonOptions{}, theNode)
 	s.must(err)
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	var all sync.WaitGroup
@@ -612,6 +614,36 @@ func TestWhatAnEarlierProcessHasReportedIsTakenBack(t *testing.T) {
 	})
 }
 
+// A leader without a queue learns of the hook by its sweep, perhaps after the drain for what the pod on the node has
+// reported.
+func TestTheHookOfAReportedTerminationIsCompleted(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{2 * time.Second, 2 * time.Minute} {
+		t.Run(takes.String(), func(t *testing.T) {
+			tell(t, func(s *story) {
+				s.sweeps, s.drain.takes = true, takes
+				s.edit = func(c *Config) { c.Instances, c.Policy.ManagedTag = lookup.NoEC2{}, "" }
+				s.lead()
+				began := s.quietly(awssim.Terminating, "drain", 10*time.Minute).Started
+				s.change(theNode, func(n *corev1.Node) {
+					const text = `{"to":"ns/lease","notices":[{"kind":"ASGTerminate","id":"imds-asg-terminated"}]}`
+					metav1.SetMetaDataAnnotation(&n.ObjectMeta, cluster.ReportAnnotation, text)
+				})
+				s.after(takes - time.Second)
+				s.wantHook(awssim.Active)
+				s.after(100 * time.Second)
+				took := s.wantHook(awssim.Completed).Ended.Sub(began)
+				if took < takes || took > max(takes, time.Minute)+5*time.Second || len(s.drain.all()) != 1 || !s.isCordoned(theNode) {
+					t.Errorf("completed after %s and %d drains", took, len(s.drain.all()))
+				}
+				if calls := s.calls("CompleteLifecycleAction"); calls != 1 {
+					t.Errorf("%d completions", calls)
+				}
+			})
+		})
+	}
+}
+
 // reports writes the report of a scheduled change to the story's node, as a kubelet can.
 func (s *story) reports(change int) {
 	s.Helper()
@@ -710,6 +742,23 @@ func TestAReportSpeaksOfItsOwnInstance(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The API server takes seconds for the report, and for what the leader records.
+func TestALeaderHasItsTimeFromTheReportOn(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		s.lead()
+		p := s.onNode(time.Second)
+		s.after(time.Second)
+		s.patchTakes.Store(int64(9 * time.Second))
+		p.patchTakes.Store(int64(9 * time.Second))
+		p.interrupts()
+		s.after(10 * time.Second)
+		p.patchTakes.Store(0)
+		s.after(time.Minute)
+		p.wantDrains(1, 0)
+	})
 }
 
 func TestAnUrgentNoticeThatCannotBeReportedIsDrainedFor(t *testing.T) {

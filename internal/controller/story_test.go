@@ -71,7 +71,7 @@ type story struct {
 	killLeader atomic.Pointer[context.CancelCauseFunc] // of the last leader
 	// beforePatch, if there is one, answers a patch of a node in the API server's place, or does something before it.
 	beforePatch atomic.Pointer[clienttesting.ReactionFunc]
-	hangs       atomic.Bool // no patch of a node is answered
+	patchTakes  atomic.Int64 // nanoseconds until a patch of a node is answered; negative: it never is
 }
 
 const (
@@ -159,7 +159,7 @@ func (s *story) must(err error) {
 // lead starts a leader. stop ends it as SIGTERM or the loss of the lease does.
 func (s *story) lead() (stop func()) {
 	s.Helper()
-	nodes, err := cluster.New(hanging{s.kube, &s.hangs}, s.gate, s.aws.QueueURL(queueName), cluster.CordonOptions{})
+	nodes, err := cluster.New(slowPatches{s.kube, &s.patchTakes}, s.gate, s.aws.QueueURL(queueName), cluster.CordonOptions{})
 	s.must(err)
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	s.killLeader.Store(&cancel)

@@ -25,6 +25,7 @@ import (
 	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/overview"
 	"github.com/node-termination-handler/node-termination-handler/internal/report"
+	"github.com/node-termination-handler/node-termination-handler/internal/retry"
 )
 
 // failPatches has a webhook refuse every patch of the Nodes with these names, or of all if there are none, until heal is
@@ -41,45 +42,52 @@ func (s *story) failPatches(names ...string) (heal func()) {
 	return func() { healed.Store(true) }
 }
 
-// hanging is a client whose patches of Nodes are not answered while hangs is set. The fake clientset answers no other
-// request meanwhile.
-type hanging struct {
+// slowPatches is a client whose patches of Nodes take a time. The fake clientset answers no other request while a reactor
+// sleeps.
+type slowPatches struct {
 	kube.Client
-	hangs *atomic.Bool
+	takes *atomic.Int64 // see story.patchTakes
 }
 
-func (hanging) IsWatchListSemanticsUnSupported() bool { return true } // as the fake clientset, asked by reflectors
-
-type hangingCore struct {
+type slowPatchesCore struct {
 	typedcorev1.CoreV1Interface
-	hangs *atomic.Bool
+	takes *atomic.Int64
 }
 
-type hangingNodes struct {
+type slowPatchesNodes struct {
 	typedcorev1.NodeInterface
-	hangs *atomic.Bool
+	takes *atomic.Int64
 }
 
-func (h hanging) CoreV1() typedcorev1.CoreV1Interface { return hangingCore{h.Client.CoreV1(), h.hangs} }
+func (slowPatches) IsWatchListSemanticsUnSupported() bool { return true } // as the fake clientset, asked by reflectors
 
-func (h hangingCore) Nodes() typedcorev1.NodeInterface {
-	return hangingNodes{h.CoreV1Interface.Nodes(), h.hangs}
+func (c slowPatches) CoreV1() typedcorev1.CoreV1Interface {
+	return slowPatchesCore{c.Client.CoreV1(), c.takes}
 }
 
-func (h hangingNodes) Patch(
+func (c slowPatchesCore) Nodes() typedcorev1.NodeInterface {
+	return slowPatchesNodes{c.CoreV1Interface.Nodes(), c.takes}
+}
+
+func (n slowPatchesNodes) Patch(
 	ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string,
 ) (*corev1.Node, error) {
-	if h.hangs.Load() {
+	switch takes := time.Duration(n.takes.Load()); {
+	case takes < 0:
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
+	case takes > 0:
+		if err := retry.Sleep(ctx, takes); err != nil {
+			return nil, err
+		}
 	}
-	return h.NodeInterface.Patch(ctx, name, pt, data, opts, subresources...)
+	return n.NodeInterface.Patch(ctx, name, pt, data, opts, subresources...)
 }
 
 // hangPatches leaves every patch of a Node without an answer until heal is called.
 func (s *story) hangPatches(...string) (heal func()) {
-	s.hangs.Store(true)
-	return func() { s.hangs.Store(false) }
+	s.patchTakes.Store(-1)
+	return func() { s.patchTakes.Store(0) }
 }
 
 // loseAnswer has the next patch applied, and its answer lost.

@@ -302,11 +302,12 @@ type reporter struct {
 	paused time.Time   // when the handler was last seen to be paused: what the leader has to do counts from then
 }
 
-// told is a notice of the metadata, and when it was read first.
+// told is a notice of the metadata.
 type told struct {
 	notice.Notice
-	at    time.Time
-	taken types.UID // the Node on which the leader has recorded it; empty: none so far
+	at       time.Time // when it was read first
+	reported time.Time // when a Node was first written with it; zero: none was
+	taken    types.UID // the Node on which the leader has recorded it; empty: none so far
 }
 
 // HandleNotice implements imds.Handler. It returns when the notice is reported.
@@ -365,6 +366,11 @@ func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.on, r.deaf = node.UID, deaf
+		for k := range r.told {
+			if t := &r.told[k]; t.reported.IsZero() {
+				t.reported = time.Now()
+			}
+		}
 	}
 	return err
 }
@@ -508,7 +514,8 @@ func (r *reporter) todo(node *corev1.Node, now time.Time) (todo []task) {
 		}
 		waits := t.Ended || decision.CanWait(next, now, r.Policy)
 		todo = append(todo, task{
-			since: slices.MaxFunc([]time.Time{t.at, made}, time.Time.Compare), // it was told of an earlier Node, too
+			// A slow API server takes its time for the report, too. It may have been about an earlier Node.
+			since: slices.MaxFunc([]time.Time{t.at, t.reported, made}, time.Time.Compare),
 			waits: waits, taken: knows && leaders, heldBack: on.HeldBack && leaders, unnamed: unnamed, own: own,
 		})
 	}
@@ -547,7 +554,7 @@ func (r *reporter) begun(on intent.Intent, answered notice.Report, now time.Time
 
 // A task is something that is left to do on the node.
 type task struct {
-	since    time.Time // when this process learned of it, or the Node was made
+	since    time.Time // when this process learned of it, could report it, or the Node was made
 	waits    bool      // it can wait
 	taken    bool      // a leader has recorded it
 	begun    bool      // this pod has begun with it, and no leader takes it
