@@ -127,6 +127,36 @@ func TestWithoutAQueueTheLeaderDrainsWhatThePodsReport(t *testing.T) {
 	}
 }
 
+// The leader dies when it knows of the hook. The next one completes it, once, when the pods are gone.
+func TestWithoutAQueueTheSweepFindsTheHookThatItsLeaderCompletes(t *testing.T) {
+	tier.Full(t, "60 s; internal/controller plays it in virtual time, with one leader")
+	s := newIMDSScenario(t)
+	s.mayReadTheLease()
+	s.hook(awssim.Terminating, 10*time.Minute, s.node)
+	s.pod("kept", s.node.name, app("kept"))
+	s.budget("kept", "kept", 1)
+	args := []string{"--queue-url=none", "--sweep-interval=10"}
+	leader, standby := s.leader(args...), s.scenario.start(args...)
+	s.start("NAMESPACE="+s.name, "LEADER_ELECT_RESOURCE_NAME="+release.Name)
+	action, _ := s.transition(s.node, awssim.Terminating)
+	s.metadata.SetLifecycleState("Terminated")
+	s.eventually("the pod is asked to leave", func() bool { return len(s.requests("kept")) > 0 })
+	s.eventually("the hook is known", func() bool { return len(s.intent(s.node).Hooks) == 1 })
+	leader.kill()
+	s.eventually("the standby leads", standby.leads)
+	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
+	s.eventually("the hook is completed", func() bool { return s.action(action).Outcome == awssim.Completed })
+	s.completedOnce(action)
+	if ended := s.action(action).Ended; ended.Before(s.gone("kept")) {
+		t.Errorf("the hook was completed at %s, before the pod was gone at %s", ended, s.gone("kept"))
+	}
+	for key := range s.aws.Counts() {
+		if key.Service != "autoscaling" {
+			t.Errorf("AWS was asked for %s of %s", key.Action, key.Service)
+		}
+	}
+}
+
 func TestTheHandlerOnTheNodeGoesOnWithoutTheOneWithTheQueue(t *testing.T) {
 	tier.Full(t, "50 s; internal/controller plays it in virtual time")
 	s := newIMDSScenario(t)

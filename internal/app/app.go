@@ -63,11 +63,12 @@ type App struct {
 	health     *health
 	lookout    *lookout
 
+	hooks *asg.Hooks // nil: it completes none
+
 	// With a queue:
 	queue     queue.Client
 	instances *instance.Directory
 	statuses  instance.Statuses
-	hooks     *asg.Hooks
 	bindings  *loadbalancer.Watch
 	targets   *loadbalancer.Targets
 
@@ -136,10 +137,10 @@ func New(ctx context.Context, o *options.Options, log logr.Logger, version strin
 		Client: secondary, Node: nodes.ByName, Observer: a.observers, Metrics: metrics, Log: log.WithName("unscheduled"),
 	}
 	a.lookout.waiting, a.lookout.nodes = a.unscheduled.Waiting, nodes
-	if err := a.serveCluster(); err != nil || o.Queue.None() {
+	if err := a.serveCluster(); err != nil || o.Queue.None() && o.SweepInterval == 0 {
 		return a, err
 	}
-	return a, a.serveQueue(ctx)
+	return a, a.serveAWS(ctx)
 }
 
 // newCluster returns the nodes of the cluster, or the own one. namespace is that of the Lease.
@@ -166,20 +167,24 @@ func (a *App) serveCluster() (err error) {
 	return err
 }
 
-// serveQueue adds what an App needs that has its notices from a queue.
-func (a *App) serveQueue(ctx context.Context) error {
+// serveAWS adds what an App needs that completes lifecycle hooks, and then what one needs that has its notices from a
+// queue.
+func (a *App) serveAWS(ctx context.Context) error {
 	o := a.options
 	aws, err := newAWSClients(ctx, o, a.log, a.metrics)
 	if err != nil {
 		return err
 	}
-	a.queue = queue.Client{API: aws.sqs, URL: o.Queue.Text, Log: a.log.WithName("queue"), Metrics: a.metrics}
-	a.instances = instance.NewDirectory(aws.instances)
-	a.statuses = instance.Statuses{Client: aws.statuses}
 	a.hooks = &asg.Hooks{
 		Client: aws.scaling, HeartbeatInterval: o.HeartbeatInterval, HeartbeatUntil: o.HeartbeatUntil,
 		Log: a.log.WithName("asg"), Metrics: a.metrics,
 	}
+	if o.Queue.None() {
+		return nil
+	}
+	a.queue = queue.Client{API: aws.sqs, URL: o.Queue.Text, Log: a.log.WithName("queue"), Metrics: a.metrics}
+	a.instances = instance.NewDirectory(aws.instances)
+	a.statuses = instance.Statuses{Client: aws.statuses}
 	log := a.log.WithName("loadbalancer")
 	a.bindings = loadbalancer.NewWatch(loadbalancer.OfCluster(a.kube.CoreV1().RESTClient()), log)
 	a.targets = &loadbalancer.Targets{

@@ -136,7 +136,7 @@ func (a *App) termOnNode(
 	return lead(ctx, a.log, ctrl, serving(func(ctx context.Context) error {
 		poller.Run(ctx)
 		return nil
-	}, a.beside()...))
+	}, a.beside(nil)...))
 }
 
 // Reports reports whether the options have pods look for notices of a kind in the metadata of their instances.

@@ -88,6 +88,7 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	server, drains := a.newServer(ctrl, probation), ctrl.Registry
 	defer a.health.lead(server.Alive, drains.HeldBack)()
 	sweeps, polls := a.newSweep(ctrl), a.newPoll(ctrl)
+	beside := a.beside(sweeps)
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, lastReceive: server.LastReceive, inFlight: server.InFlight,
 		held: ctrl.Held,
@@ -100,12 +101,8 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 	defer a.metrics.Lead(telemetry.Term{
 		Load: ctrl.Load, Held: server.InFlight, LastReceive: server.LastReceive,
 	})()
-	beside := a.beside()
 	if a.options.CheckTag {
 		beside = append(beside, a.listTagged)
-	}
-	if a.options.SweepInterval > 0 && !a.options.DryRun {
-		beside = append(beside, sweeps.Run)
 	}
 	if a.options.StatusInterval > 0 {
 		beside = append(beside, polls.Run)
@@ -115,11 +112,13 @@ func (a *App) term(ctx context.Context, probation time.Time) error {
 
 // termOfReports is a term without a queue: the controller has its notices from the pods on the nodes.
 func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) error {
-	drains := ctrl.Registry
+	drains, sweeps := ctrl.Registry, a.newSweep(ctrl)
 	defer a.health.lead(time.Now, drains.HeldBack)() // the Lease tells of an API server that is silent
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed(),
-		unseen: []func() string{a.nodes.Unseen, func() string { return a.nodes.Deaf(a.lease()) }},
+		unseen: []func() string{
+			sweeps.Unseen, a.nodes.Unseen, func() string { return a.nodes.Deaf(a.lease()) },
+		},
 	})()
 	a.lookout.rebuild(a.nodes)
 	defer a.metrics.Lead(telemetry.Term{Load: ctrl.Load})()
@@ -127,11 +126,14 @@ func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) er
 		<-ctx.Done()
 		return nil
 	}
-	return lead(ctx, a.log, ctrl, serving(receive, a.beside()...))
+	return lead(ctx, a.log, ctrl, serving(receive, a.beside(sweeps)...))
 }
 
-// beside is what goes on beside the drains of a term.
-func (a *App) beside() (all []func(context.Context)) {
+// beside is what goes on beside the drains of a term. sweeps are of no use in IMDS mode.
+func (a *App) beside(sweeps *sweep.Sweep) (all []func(context.Context)) {
+	if a.hooks != nil && a.options.SweepInterval > 0 && !a.options.DryRun {
+		all = append(all, sweeps.Run)
+	}
 	if a.unscheduled != nil && !a.options.DryRun {
 		all = append(all, a.unscheduled.Run)
 	}
@@ -150,7 +152,7 @@ func (a *App) newPoll(ctrl *controller.Controller) *status.Poll {
 
 func (a *App) newSweep(ctrl *controller.Controller) *sweep.Sweep {
 	return &sweep.Sweep{
-		Groups: a.hooks, Handler: ctrl.Unannounced(), HookNames: a.options.HookNames,
+		Groups: a.hooks, Handler: ctrl.Unannounced(), HookNames: a.options.HookNames, NoQueue: a.options.Queue.None(),
 		Interval: a.options.SweepInterval, Log: a.log.WithName("sweep"), Metrics: a.metrics,
 	}
 }
@@ -161,15 +163,18 @@ func (a *App) newController() *controller.Controller {
 	var hooks nodedrain.Hooks = a.hooks
 	switch {
 	case o.IMDS:
-		instances, hooks = a.own, nodedrain.NoHooks{}
+		instances = a.own
 	case o.Queue.None():
-		instances, hooks = lookup.NoEC2{}, nodedrain.NoHooks{}
+		instances = lookup.NoEC2{}
+	}
+	if a.hooks == nil {
+		hooks = nodedrain.NoHooks{}
 	}
 	var targets nodedrain.LoadBalancers
 	if a.targets != nil && o.ExcludeFromLoadBalancers != decision.ExcludeNone {
 		targets = a.targets
 	}
-	var replacements nodedrain.Replacements // without a queue nobody may ask Auto Scaling
+	var replacements nodedrain.Replacements
 	if a.hooks != nil {
 		replacements = a.hooks
 	}

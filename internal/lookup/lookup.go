@@ -171,10 +171,10 @@ func (l *Lookup) MembersOf(ctx context.Context, n *notice.Notice) ([]instance.In
 	}), err
 }
 
-// NoEC2 are the [Instances] of a handler that asks AWS nothing.
+// NoEC2 are the [Instances] of a handler that asks EC2 nothing.
 type NoEC2 struct{}
 
-var errNoEC2 = fmt.Errorf("%w: this handler asks AWS nothing", instance.ErrDenied)
+var errNoEC2 = fmt.Errorf("%w: this handler asks EC2 nothing", instance.ErrDenied)
 
 // Get is refused, as the methods below are.
 func (NoEC2) Get(context.Context, string, time.Duration, bool) (instance.Instance, bool, error) {

@@ -57,6 +57,8 @@ func (o *Option) sentence() string {
 		return "No effect: " + o.NoEffect + "."
 	case o.Mode == QueueMode:
 		return o.Help + " Queue mode only."
+	case o.Mode == HookMode:
+		return o.Help + " Needs a queue or sweep-interval."
 	case o.Mode == LeaderMode && !o.Required:
 		return o.Help + " Not for pods in IMDS mode."
 	}

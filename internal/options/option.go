@@ -50,6 +50,7 @@ type Mode string
 const (
 	QueueMode  Mode = "queue"  // a handler with a queue
 	LeaderMode Mode = "leader" // one that leads, with a queue or without
+	HookMode   Mode = "hooks"  // one that completes lifecycle hooks: with a queue, or with sweep-interval
 	IMDSMode   Mode = "IMDS"   // one that reads the metadata of its instance
 )
 
@@ -61,6 +62,8 @@ func (m Mode) excludes(o *Options) bool {
 		return o.ByMetadata()
 	case LeaderMode:
 		return o.IMDS
+	case HookMode:
+		return o.IMDS || o.Queue.None() && o.SweepInterval == 0
 	case IMDSMode:
 		return !o.IMDS && !o.Queue.None()
 	}

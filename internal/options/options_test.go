@@ -692,6 +692,18 @@ func TestWithoutAQueueAWSIsNotAsked(t *testing.T) {
 	if diff := cmp.Diff(warned, got.Warnings); err != nil || diff != "" || got.CheckTag || got.StatusInterval != 0 || got.DrainImpaired {
 		t.Errorf("%v, %+v, warnings (-want +got):\n%s", err, got, diff)
 	}
+	_, err = parse([]string{"--sweep-interval=60"}, []string{"QUEUE_URL=none"})
+	if err == nil || !strings.Contains(err.Error(), "aws-region: is required for sweep-interval") {
+		t.Errorf("%v", err)
+	}
+	got, err = parse([]string{"--sweep-interval=60"}, []string{"QUEUE_URL=none", "AWS_REGION=us-east-1", "HEARTBEAT_INTERVAL=60"})
+	if err != nil || len(got.Warnings) > 0 || got.SweepInterval != time.Minute || got.HeartbeatInterval != time.Minute || got.HeartbeatUntil != 48*time.Hour {
+		t.Errorf("%v, %+v", err, got)
+	}
+	got, err = parse(nil, []string{"QUEUE_URL=none", "HEARTBEAT_INTERVAL=60"})
+	if err != nil || len(got.Warnings) != 1 || got.HeartbeatInterval != 0 {
+		t.Errorf("%v, %+v", err, got)
+	}
 	if _, err := parse([]string{"--leader-elect=false"}, []string{"QUEUE_URL=none"}); err == nil || !strings.Contains(err.Error(), "leader-elect: cannot be false with queue-url none") {
 		t.Errorf("%v", err)
 	}

@@ -118,6 +118,9 @@ func (p Parser) read() (*Options, map[string]Setting, Problems) {
 
 // resetIdle gives the options of other modes their defaults, once it is known which mode it is.
 func (c *Options) resetIdle(table []Option, got map[string]Setting) {
+	if c.Queue.None() && got["sweep-interval"].From == FromDefault {
+		c.SweepInterval = 0
+	}
 	var idle []string
 	for _, o := range table {
 		if g := got[o.Flag]; g.From != FromDefault && o.Mode.excludes(c) {

@@ -60,7 +60,7 @@ func (c *Options) drainOptions() []Option {
 				"are in another account than the queue.",
 		},
 		{
-			Names: Names{"aws-endpoint", "AWS_ENDPOINT", "awsEndpoint"}, Mode: QueueMode, Owner: OfProcess,
+			Names: Names{"aws-endpoint", "AWS_ENDPOINT", "awsEndpoint"}, Mode: HookMode, Owner: OfProcess,
 			DefaultText: "the endpoints of the region", value: address(&c.AWSEndpoint),
 			Help: "Endpoint for all AWS services, for tests and proxies. AWS_ENDPOINT_URL of the AWS SDK works too.",
 		},
@@ -213,13 +213,13 @@ func (c *Options) drainOptions() []Option {
 		},
 
 		{
-			Group: groupHooks, Names: Names{"heartbeat-interval", "HEARTBEAT_INTERVAL", "heartbeatInterval"}, Mode: QueueMode,
+			Group: groupHooks, Names: Names{"heartbeat-interval", "HEARTBEAT_INTERVAL", "heartbeatInterval"}, Mode: HookMode,
 			Default: "-1", DefaultText: "off", value: secondsOr(&c.HeartbeatInterval, 0, 30, 3600),
 			Help: "Seconds between the heartbeats that keep a lifecycle hook from timing out: less than its " +
 				"timeout. Negative: no heartbeats.",
 		},
 		{
-			Names: Names{"heartbeat-until", "HEARTBEAT_UNTIL", "heartbeatUntil"}, Mode: QueueMode, Default: "-1",
+			Names: Names{"heartbeat-until", "HEARTBEAT_UNTIL", "heartbeatUntil"}, Mode: HookMode, Default: "-1",
 			DefaultText: "172800 if heartbeat-interval is set", value: secondsOr(&c.HeartbeatUntil, 0, 60, hookLimit),
 			Help: "Seconds after the start of a lifecycle hook at which its heartbeats end. Needs heartbeat-interval.",
 		},
@@ -228,20 +228,21 @@ func (c *Options) drainOptions() []Option {
 				"complete-lifecycle-action-delay-seconds", "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS",
 				"completeLifecycleActionDelaySeconds",
 			},
-			Mode: QueueMode, Default: "-1", DefaultText: "none", value: secondsOr(&c.CompletionDelay, 0, 0, hookLimit),
+			Mode: HookMode, Default: "-1", DefaultText: "none", value: secondsOr(&c.CompletionDelay, 0, 0, hookLimit),
 			Help: "Seconds to wait between the end of a drain and the completion of its lifecycle hook, for example " +
 				"to ship logs. It is over before the hook times out, and by heartbeat-until.",
 		},
 		{
-			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"}, Mode: QueueMode, Default: "30",
-			value: secondsOr(&c.SweepInterval, 0, 10, 3600),
+			Names: Names{"sweep-interval", "SWEEP_INTERVAL", "sweepInterval"}, Mode: LeaderMode, Default: "30",
+			DefaultText: "none with queue-url none",
+			value:       secondsOr(&c.SweepInterval, 0, 10, 3600),
 			Help: "Seconds between two sweeps for lifecycle hooks whose notices were lost: their nodes are drained " +
 				"too. Needs autoscaling:DescribeAutoScalingGroups and autoscaling:RecordLifecycleActionHeartbeat. " +
 				"Without lifecycle-hook-names, hooks of EKS managed node groups and hooks with a notification target " +
 				"are left to their owners. Negative: no sweeps.",
 		},
 		{
-			Names: Names{"lifecycle-hook-names", "LIFECYCLE_HOOK_NAMES", "lifecycleHookNames"}, Mode: QueueMode,
+			Names: Names{"lifecycle-hook-names", "LIFECYCLE_HOOK_NAMES", "lifecycleHookNames"}, Mode: HookMode,
 			DefaultText: "all",
 			value: list(&c.HookNames, "names of hooks, separated by commas", "not the name of a lifecycle hook",
 				"not names of lifecycle hooks", checked(hookName)),

@@ -16,7 +16,7 @@ func (c *Options) validate(got map[string]Setting, env map[string]string) Proble
 	case c.IMDS:
 		return slices.Concat(c.validateNode(), c.validateServers(got))
 	case c.Queue.None():
-		return slices.Concat(c.validateReports(), c.validateServers(got))
+		return slices.Concat(c.validateReports(), c.validateHeartbeats(got), c.validateServers(got))
 	}
 	return slices.Concat(c.validateAWS(got, env), c.validateHeartbeats(got), c.validateServers(got))
 }
@@ -29,13 +29,16 @@ func (c *Options) validateNode() Problems {
 	return nil
 }
 
-// validateReports checks the options of a leader without a queue, which asks AWS nothing.
-func (c *Options) validateReports() Problems {
-	c.CheckTag, c.StatusInterval, c.SweepInterval = false, 0, 0
+// validateReports checks the options of a leader without a queue, which asks AWS nothing but Auto Scaling for hooks.
+func (c *Options) validateReports() (wrong Problems) {
+	c.CheckTag, c.StatusInterval = false, 0
 	if !c.LeaderElect {
-		return Problems{{"leader-elect", "cannot be false with queue-url none: pods report to who holds the Lease"}}
+		wrong = append(wrong, Problem{"leader-elect", "cannot be false with queue-url none: pods report to who holds the Lease"})
 	}
-	return nil
+	if c.SweepInterval > 0 && c.Region == "" {
+		wrong = append(wrong, Problem{"aws-region", "is required for sweep-interval with queue-url none"})
+	}
+	return wrong
 }
 
 func (c *Options) validateAWS(got map[string]Setting, env map[string]string) Problems {

@@ -82,9 +82,11 @@ type Sweep struct {
 	// are surely another program's: the hooks of EKS managed node groups, and hooks with a
 	// notification target.
 	HookNames []string
-	Interval  time.Duration
-	Log       logr.Logger
-	Metrics   Metrics
+	// NoQueue: nobody else tells of hooks, which is no fault then.
+	NoQueue  bool
+	Interval time.Duration
+	Log      logr.Logger
+	Metrics  Metrics
 
 	waiting  map[string]wait   // those of the cluster's instances that are known to wait
 	nodeless map[string]bool   // instances that waited at the last sweep, and had no Node
@@ -271,7 +273,10 @@ func (s *Sweep) carryOut(ctx context.Context, a intent.Hook, w wait) (acted bool
 		return false, err
 	}
 	err = s.Handler.HandleNotice(ctx, n, func() {
-		acted = true
+		if acted = true; s.NoQueue {
+			s.Log.Info("a lifecycle hook waits", "instance", a.Instance, "group", a.Group, "hook", a.Name)
+			return
+		}
 		s.Metrics.Unannounced()
 		logging.Warn(s.Log, "a lifecycle hook waits, and no notice has told of it: it is handled as if one had",
 			"instance", a.Instance, "group", a.Group, "hook", a.Name, "event", n.ID,

@@ -45,8 +45,9 @@ type world struct {
 	foreign  bool                             // the instance is not this cluster's
 	waits    int                              // how often it was asked whether a hook waits
 	names    []string                         // of the hooks to complete
-	fails    int                              // how many of the next notices fail
-	hangs    bool                             // notices take as long as the term
+	noQueue  bool
+	fails    int  // how many of the next notices fail
+	hangs    bool // notices take as long as the term
 	handled  []notice.Notice
 	retained []string
 	swept    []error
@@ -157,7 +158,7 @@ func play(t *testing.T, w *world, story func(after func(sweeps int))) {
 	synctest.Test(t, func(t *testing.T) {
 		w.start = time.Now()
 		s := &Sweep{
-			Groups: w, Handler: w, HookNames: w.names,
+			Groups: w, Handler: w, HookNames: w.names, NoQueue: w.noQueue,
 			Interval: interval, Log: w.log.Logger(), Metrics: w,
 		}
 		w.sweep = s
@@ -175,6 +176,17 @@ func play(t *testing.T, w *world, story func(after func(sweeps int))) {
 		})
 		stop()
 		<-ended
+	})
+}
+
+// Alerts count hooks whose notices were lost.
+func TestWithoutAQueueNoNoticeOfAHookIsLost(t *testing.T) {
+	w := &world{nodes: []string{ours}, hooks: oneHook, waiting: []asg.Waiting{{Instance: ours, Group: "workers"}}, noQueue: true}
+	play(t, w, func(after func(int)) {
+		after(3)
+		if log := w.log.String(); len(w.handled) != 1 || w.lost > 0 || strings.Contains(log, "WARN") || !strings.Contains(log, "a lifecycle hook waits") {
+			t.Errorf("handled %+v, counted %d, and the log says %s", w.handled, w.lost, log)
+		}
 	})
 }
 

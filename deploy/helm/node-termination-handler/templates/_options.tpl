@@ -55,9 +55,11 @@ IMDS
 {{- define "node-termination-handler.isIdle" -}}
 {{- $noQueue := include "node-termination-handler.noQueue" .of -}}
 {{- if eq (include "node-termination-handler.mode" .of) "IMDS" -}}
-{{- if has .mode (list "queue" "leader") }}true{{ end -}}
+{{- if has .mode (list "queue" "leader" "hooks") }}true{{ end -}}
 {{- else if eq (ternary "queue" "IMDS" (not (not $noQueue))) (default "" .mode) -}}
 true
+{{- else if and $noQueue (eq (default "" .mode) "hooks") -}}
+{{- if not (include "node-termination-handler.text" .of.Values.sweepInterval) }}true{{ end -}}
 {{- end -}}
 {{- end -}}
 
