@@ -207,8 +207,11 @@ func (r *Report) Pods() string {
 		besides += fmt.Sprintf("%d stayed, ", stayed)
 	}
 	lost := fmt.Sprintf("**%d lost**.", r.Lost())
-	if unknown > 0 && r.Lost() == 0 { // no bold zero beside what is not known
-		lost = fmt.Sprintf("none of them lost. Of %s it is not known.", Count(unknown, "drain"))
+	if unknown+partial > 0 && r.Lost() == 0 { // no bold zero beside what is not known
+		lost = "none of them lost."
+	}
+	if unknown > 0 && r.Lost() == 0 {
+		lost += fmt.Sprintf(" Of %s it is not known.", Count(unknown, "drain"))
 	}
 	text := fmt.Sprintf("Pods%s: %d left in order, %d forced, %s%s", of, left, forced, besides, lost)
 	if partial > 0 {

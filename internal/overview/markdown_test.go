@@ -231,7 +231,7 @@ func TestPodsThatDidNotHaveToLeaveAreTold(t *testing.T) {
 	}}}
 	text := r.Markdown()
 	for _, want := range []string{
-		"3 left in order, 0 forced, 2 stayed, **0 lost**. Of 1 drain, interrupted " +
+		"3 left in order, 0 forced, 2 stayed, none of them lost. Of 1 drain, interrupted " +
 			"by a pause or a change of leader, the pods that had left before are not counted.", "go with the machine: 2 (",
 		"It was interrupted, by a pause or a change of leader: pods that had left before are not counted. Only what the node carries",
 	} {

@@ -57,11 +57,16 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 	if errors.Is(err, errNotTaken) {
 		err = fmt.Errorf("%w; it stays in the queue: a handler may still act on it, until the queue's retention ends", err)
 	}
+	became, cut := s.pods(ctx, last)
+	if err == nil && cut > 0 {
+		err = fmt.Errorf("the node was drained, but %d of its pods were killed before the end of their grace periods; "+
+			"kubectl nth report --node %s names them", cut, t.node.Name)
+	}
 	var failed error
 	if sim.JSON {
 		failed = s.writeResult(term.Out, last, err)
 	} else { // also where it did not end well
-		_, failed = fmt.Fprintf(term.Out, "%sundo: kubectl uncordon %s\n", s.pods(ctx, last), t.node.Name)
+		_, failed = fmt.Fprintf(term.Out, "%sundo: kubectl uncordon %s\n", became, t.node.Name)
 	}
 	return cmp.Or(failed, err)
 }
@@ -204,9 +209,9 @@ func (s *sentNotice) describe(p progress) string {
 
 // pods is a line about what became of the pods, in the words of report; empty: the drain has not ended, or the leader
 // does not say. It says so a moment after the node does.
-func (s *sentNotice) pods(ctx context.Context, last progress) string {
+func (s *sentNotice) pods(ctx context.Context, last progress) (text string, cut int) {
 	if last.outcome == "" {
-		return ""
+		return "", 0
 	}
 	v := s.viewer()
 	l, err := v.leader(ctx)
@@ -218,16 +223,21 @@ func (s *sentNotice) pods(ctx context.Context, last progress) string {
 			break
 		}
 		r := overview.Report{Episodes: overview.Select(h.Episodes, s.node.Name, s.sent)}
-		switch text := r.Pods(); {
+		switch text = r.Pods(); {
 		case text != "":
-			return strings.ReplaceAll(text, "*", "") + "\n"
+			for k := range r.Episodes {
+				if p := r.Episodes[k].Pods; p != nil {
+					cut += p.Cut
+				}
+			}
+			return strings.ReplaceAll(text, "*", "") + "\n", cut
 		case len(r.Episodes) > 0 && last.outcome == intent.Cordoned:
-			return ""
+			return "", 0
 		case len(r.Episodes) > 0 && r.Episodes[0].Outcome == string(last.outcome):
-			return "What became of the pods is not known.\n"
+			return "What became of the pods is not known.\n", 0
 		}
 	}
-	return ""
+	return "", 0
 }
 
 // A simulationResult is the end of a simulation for programs.

@@ -147,19 +147,20 @@ func TestTheEndOfASimulationTellsOfThePodsWhereTheLeaderDoes(t *testing.T) {
 		lease any
 		last  progress
 		want  string
+		cut   int
 	}{
-		"it has ended":       {leaseOf("handler-1_x"), progress{outcome: intent.Missed}, "Pods: 3 left in order, 1 forced, 2 killed before the end of their grace periods, 1 lost.\n"},
-		"it has not":         {leaseOf("handler-1_x"), progress{taken: true}, ""},
-		"who may not ask":    {apierrors.NewForbidden(coordinationv1.Resource("leases"), "x", nil), progress{outcome: intent.Missed}, ""},
-		"it does not answer": {leaseOf("handler-2_x"), progress{outcome: intent.Missed}, ""},
+		"it has ended":       {leaseOf("handler-1_x"), progress{outcome: intent.Missed}, "Pods: 3 left in order, 1 forced, 2 killed before the end of their grace periods, 1 lost.\n", 2},
+		"it has not":         {leaseOf("handler-1_x"), progress{taken: true}, "", 0},
+		"who may not ask":    {apierrors.NewForbidden(coordinationv1.Resource("leases"), "x", nil), progress{outcome: intent.Missed}, "", 0},
+		"it does not answer": {leaseOf("handler-2_x"), progress{outcome: intent.Missed}, "", 0},
 	} {
 		server := newAPIServer(t, map[string]any{leasePath: tt.lease, historyPath: leader})
 		s := sentNotice{sent: sent, target: &target{
 			Session: &Session{Options: c, client: server.viewer(t).client, origin: &Origin{release: &Release{namespace: "node-termination-handler"}}},
 			node:    &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 		}}
-		if got := s.pods(t.Context(), tt.last); got != tt.want {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		if got, cut := s.pods(t.Context(), tt.last); got != tt.want || cut != tt.cut {
+			t.Errorf("%s: %q, %d cut, want %q, %d", name, got, cut, tt.want, tt.cut)
 		}
 	}
 }
