@@ -87,6 +87,46 @@ func TestWhereBothModesServeANodeItIsDrainedOnce(t *testing.T) {
 	}
 }
 
+// The node that is terminated uses up the limit: the other one waits, with the leader that has held it back and with the
+// next, until the machine is gone. The hook is completed once, when the pods have left.
+func TestBothModesKeepLimitAndHookThroughAKilledLeader(t *testing.T) {
+	tier.Full(t, "60 s; the random histories of internal/controller play each of it")
+	s := newIMDSScenario(t)
+	s.mayReadTheLease()
+	file := s.policy("nodes:", "- {name: one-at-a-time, kinds: [rebalance, asg-terminate], nodes: scenario="+s.name+", do: drain, limit: {nodes: 1}}")
+	s.hook(awssim.Terminating, 10*time.Minute, s.node)
+	s.pod("kept", s.node.name, app("kept"))
+	s.budget("kept", "kept", 1)
+	s.pod("waits", s.other.name)
+	args := []string{"--policy-file=" + file.path}
+	leader, standby := s.leader(args...), s.scenario.start(args...)
+	where := []string{"NAMESPACE=" + s.name, "LEADER_ELECT_RESOURCE_NAME=" + release.Name, "ENABLE_REBALANCE_DRAINING=true"}
+	s.start(where...)
+	metadata := s.startOn(s.other, where...)
+	action, message := s.transition(s.node, awssim.Terminating)
+	s.metadata.SetLifecycleState("Terminated")
+	s.eventually("the pod is asked to leave", func() bool { return len(s.requests("kept")) > 0 })
+	metadata.Recommend(time.Now())
+	waits := func(h *handler) func() bool {
+		return func() bool { return h.metric("node_termination_handler_drains_held_back_by_limit") == 1 }
+	}
+	s.eventually("the other node waits", waits(leader))
+	leader.kill()
+	s.eventually("the standby leads", standby.leads)
+	s.eventually("the other node waits still", waits(standby))
+	s.throughout(3*time.Second, "it waits, and the hook too", func() bool {
+		return len(s.requests("waits")) == 0 && s.action(action).Outcome == awssim.Active
+	})
+	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
+	s.awaitDeleted(soon, message)
+	s.completedOnce(action)
+	if ended := s.action(action).Ended; ended.Before(s.gone("kept")) {
+		t.Errorf("the hook was completed at %s, before the pod was gone at %s", ended, s.gone("kept"))
+	}
+	s.must(s.kube.CoreV1().Nodes().Delete(s.ctx, s.node.name, metav1.DeleteOptions{}))
+	s.eventually("the other node is drained", func() bool { return s.state(s.other) == "drained" && !s.podExists("waits") })
+}
+
 // Nothing in AWS is asked: two replicas have their notices from the pods on the nodes, with limits over all nodes.
 func TestWithoutAQueueTheLeaderDrainsWhatThePodsReport(t *testing.T) {
 	s := newIMDSScenario(t)
@@ -99,7 +139,7 @@ func TestWithoutAQueueTheLeaderDrainsWhatThePodsReport(t *testing.T) {
 	leader, standby := s.leader(args...), s.scenario.start(args...)
 	where := []string{"NAMESPACE=" + s.name, "LEADER_ELECT_RESOURCE_NAME=" + release.Name, "ENABLE_REBALANCE_DRAINING=true"}
 	s.start(where...)
-	metadata, _ := s.startOn(s.other, where...)
+	metadata := s.startOn(s.other, where...)
 
 	s.metadata.Recommend(time.Now())
 	s.eventually("the first node's drain has begun", func() bool { return len(s.requests("kept")) > 0 })
@@ -146,9 +186,11 @@ func TestWithoutAQueueTheSweepFindsTheHookThatItsLeaderCompletes(t *testing.T) {
 	s.eventually("the standby leads", standby.leads)
 	s.must(s.kube.PolicyV1().PodDisruptionBudgets(s.name).Delete(s.ctx, "kept", metav1.DeleteOptions{}))
 	s.eventually("the hook is completed", func() bool { return s.action(action).Outcome == awssim.Completed })
-	s.completedOnce(action)
 	if ended := s.action(action).Ended; ended.Before(s.gone("kept")) {
 		t.Errorf("the hook was completed at %s, before the pod was gone at %s", ended, s.gone("kept"))
+	}
+	if n := s.calls("autoscaling", "CompleteLifecycleAction"); n != 1 { // a sweep knows no token
+		t.Errorf("%d completions, want one", n)
 	}
 	for key := range s.aws.Counts() {
 		if key.Service != "autoscaling" {

@@ -112,11 +112,12 @@ func (s *imdsScenario) start(env ...string) *handler {
 }
 
 // startOn is start on another node, whose metadata it returns.
-func (s *imdsScenario) startOn(n node, env ...string) (*awssim.Metadata, *handler) {
+func (s *imdsScenario) startOn(n node, env ...string) *awssim.Metadata {
 	s.Helper()
 	m, url := s.metadataOf(n)
 	env = append([]string{"KUBECONFIG=" + s.podKubeconfig(n), "NODE_NAME=" + n.name, "INSTANCE_METADATA_URL=" + url}, env...)
-	return m, s.start(env...)
+	s.start(env...)
+	return m
 }
 
 func (s *imdsScenario) startProgram(program string, env ...string) *handler {

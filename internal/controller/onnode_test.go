@@ -622,7 +622,7 @@ func TestTheHookOfAReportedTerminationIsCompleted(t *testing.T) {
 		t.Run(takes.String(), func(t *testing.T) {
 			tell(t, func(s *story) {
 				s.sweeps, s.drain.takes = true, takes
-				s.edit = func(c *Config) { c.Instances, c.Policy.ManagedTag = lookup.NoEC2{}, "" }
+				s.edit = func(c *Config) { c.Instances, c.ManagedTag = lookup.NoEC2{}, "" }
 				s.lead()
 				began := s.quietly(awssim.Terminating, "drain", 10*time.Minute).Started
 				s.change(theNode, func(n *corev1.Node) {

@@ -144,8 +144,8 @@ func queue(f *Facts) Finding {
 		if f.Options.Sweep {
 			hooks = ", and hooks completed without the delay of a sweep"
 		}
-		return ok("there is none, as queue-url says: notices come from the pods on the nodes. A queue would add stops and " +
-			"terminations by hand, notices of AWS Health, those of nodes whose pod is lost" + hooks)
+		return ok("there is none, as queue-url says: notices come from the pods on the nodes. A queue would add stops and "+
+			"terminations by hand, notices of AWS Health, those of nodes whose pod is lost%s", hooks)
 	}
 	err := f.Queue.Err
 	_, notAsked := errors.AsType[*BlockedError](err)

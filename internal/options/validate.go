@@ -33,7 +33,8 @@ func (c *Options) validateNode() Problems {
 func (c *Options) validateReports() (wrong Problems) {
 	c.CheckTag, c.StatusInterval = false, 0
 	if !c.LeaderElect {
-		wrong = append(wrong, Problem{"leader-elect", "cannot be false with queue-url none: pods report to who holds the Lease"})
+		const why = "cannot be false with queue-url none: pods report to who holds the Lease"
+		wrong = append(wrong, Problem{"leader-elect", why})
 	}
 	if c.SweepInterval > 0 && c.Region == "" {
 		wrong = append(wrong, Problem{"aws-region", "is required for sweep-interval with queue-url none"})
