@@ -20,15 +20,16 @@ func Policy(o *options.Options) decision.Policy {
 		CordonOnly: o.CordonOnly, NodeGracePeriod: o.NodeGracePeriod,
 		Exclusion: o.ExcludeFromLoadBalancers, DrainByKarpenter: o.DrainByKarpenter,
 	}
+	p.HookNames = o.HookNames
+	if o.HeartbeatInterval > 0 {
+		p.HeartbeatUntil = o.HeartbeatUntil
+	}
 	if o.ByMetadata() { // the metadata is about the own instance: its tags do not matter
 		p.CordonRebalance = !o.RebalanceDraining
 		return p
 	}
 	// Rebalance recommendations drain: the rules of EventBridge say whether there are any.
-	p.DeleteForeign, p.HookNames, p.Accounts, p.Region = o.DeleteIfNodeNotFound, o.HookNames, o.EventAccounts, o.Region
-	if o.HeartbeatInterval > 0 {
-		p.HeartbeatUntil = o.HeartbeatUntil
-	}
+	p.DeleteForeign, p.Accounts, p.Region = o.DeleteIfNodeNotFound, o.EventAccounts, o.Region
 	if o.CheckTag {
 		p.ManagedTag = o.ManagedTag
 	}

@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/node-termination-handler/node-termination-handler/internal/notice"
 	"github.com/node-termination-handler/node-termination-handler/internal/options"
 	"github.com/node-termination-handler/node-termination-handler/internal/telemetry"
 )
@@ -67,6 +69,17 @@ func TestARuleThatLeavesNodesToKarpenterNeedsTheOption(t *testing.T) {
 	}
 	if _, err := followPolicy(&options.Options{PolicyFile: file, IMDS: true}, logr.Discard(), telemetry.New()); err != nil {
 		t.Errorf("on a node, where the option has no effect: %v", err)
+	}
+}
+
+// The deadline of a hook, and whose it is, are the same with a queue and without.
+func TestDecisionsKnowTheOptionsOfHooksWithoutAQueue(t *testing.T) {
+	p := Policy(&options.Options{
+		Queue: options.QueueURL{Text: "none"}, SweepInterval: time.Minute, HookNames: []string{"drain"},
+		HeartbeatInterval: time.Minute, HeartbeatUntil: time.Hour,
+	})
+	if p.HeartbeatUntil != time.Hour || !p.Owns(notice.Hook{Name: "drain"}) || p.Owns(notice.Hook{Name: "another"}) {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -117,7 +117,7 @@ func (a *App) termOfReports(ctx context.Context, ctrl *controller.Controller) er
 	defer a.lookout.lead(lookedAt{
 		status: drains.Status, heldBack: drains.HeldBack, resumed: drains.Resumed(),
 		unseen: []func() string{
-			sweeps.Unseen, a.nodes.Unseen, func() string { return a.nodes.Deaf(a.lease()) },
+			sweeps.Unseen, ctrl.Unseen, a.nodes.Unseen, func() string { return a.nodes.Deaf(a.lease()) },
 		},
 	})()
 	a.lookout.rebuild(a.nodes)
@@ -175,7 +175,7 @@ func (a *App) newController() *controller.Controller {
 		targets = a.targets
 	}
 	var replacements nodedrain.Replacements
-	if a.hooks != nil {
+	if a.hooks != nil && !o.Queue.None() {
 		replacements = a.hooks
 	}
 	return controller.New(controller.Config{

@@ -142,7 +142,7 @@ func queue(f *Facts) Finding {
 	if f.Options.NoQueue {
 		hooks := ", and hooks completed after drains, as sweep-interval would too"
 		if f.Options.Sweep {
-			hooks = ", and hooks completed without the delay of a sweep"
+			hooks = ", and hooks completed without the delay of a sweep; doctor does not try the role for hooks"
 		}
 		return ok("there is none, as queue-url says: notices come from the pods on the nodes. A queue would add stops and "+
 			"terminations by hand, notices of AWS Health, those of nodes whose pod is lost%s", hooks)

@@ -93,7 +93,8 @@ type Options struct {
 	QueueURL, QueueName, Account, Region string
 	Partition                            string   // such as aws or aws-cn
 	EventAccounts                        []string // those whose notices are acted on; at least one, with a queue
-	// NoQueue: the handler has its notices from the pods on the nodes, and asks AWS nothing. Nor does doctor.
+	// NoQueue: the handler has its notices from the pods on the nodes, and asks AWS for lifecycle hooks alone, if
+	// Sweep. Doctor asks AWS nothing then.
 	NoQueue bool
 
 	CheckTag          bool

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/go-logr/logr"
 
@@ -350,12 +351,14 @@ func (r *reporter) Changes(instance string) []string {
 // write writes all that was told to a Node.
 func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
 	deaf := r.deafSince(time.Now())
+	written := sets.New[string]()
 	err := r.Cluster.Report(ctx, cluster.RefOf(node), func(before notice.Report) notice.Report {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		var all []notice.Notice
 		for _, t := range r.told {
 			all = append(all, t.Notice)
+			written.Insert(t.ID)
 		}
 		if len(all) == 0 { // it is what an earlier term has told, and the metadata tells again
 			all = before.Notices
@@ -367,7 +370,7 @@ func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
 		defer r.mu.Unlock()
 		r.on, r.deaf = node.UID, deaf
 		for k := range r.told {
-			if t := &r.told[k]; t.reported.IsZero() {
+			if t := &r.told[k]; t.reported.IsZero() && written.Has(t.ID) {
 				t.reported = time.Now()
 			}
 		}

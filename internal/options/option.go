@@ -75,6 +75,8 @@ func whyIdle(o *Options) string {
 	switch {
 	case o.IMDS:
 		return "this handler runs in IMDS mode"
+	case o.Queue.None() && o.SweepInterval == 0:
+		return "this handler has no queue, nor sweep-interval"
 	case o.Queue.None():
 		return "this handler has no queue"
 	}

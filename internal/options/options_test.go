@@ -688,7 +688,7 @@ func TestWithoutAQueueAWSIsNotAsked(t *testing.T) {
 		t.Errorf("%v, %+v", err, got)
 	}
 	got, err = parse([]string{"--check-tag-before-draining"}, []string{"QUEUE_URL=none", "STATUS_INTERVAL=50", "DRAIN_IMPAIRED_INSTANCES=true"})
-	warned := []string{"--check-tag-before-draining, STATUS_INTERVAL, DRAIN_IMPAIRED_INSTANCES have no effect: this handler has no queue"}
+	warned := []string{"--check-tag-before-draining, STATUS_INTERVAL, DRAIN_IMPAIRED_INSTANCES have no effect: this handler has no queue, nor sweep-interval"}
 	if diff := cmp.Diff(warned, got.Warnings); err != nil || diff != "" || got.CheckTag || got.StatusInterval != 0 || got.DrainImpaired {
 		t.Errorf("%v, %+v, warnings (-want +got):\n%s", err, got, diff)
 	}

@@ -62,6 +62,9 @@ func (p Parser) Parse() (*Options, error) {
 		const text = "is required in IMDS mode: give --node-name or NODE_NAME, from the downward API"
 		problems = append(problems, Problem{"node-name", text})
 	}
+	if o.Queue.None() && !o.IMDS && o.SweepInterval > 0 && o.Region == "" && !p.QueueOptional {
+		problems = append(problems, Problem{"aws-region", "is required for sweep-interval with queue-url none"})
+	}
 	return o, append(problems, o.validate(got, p.Env)...).Err()
 }
 

@@ -44,7 +44,8 @@ func (c *Options) drainOptions() []Option {
 		{
 			Group: groupQueue, Names: Names{"queue-url", "QUEUE_URL", "queueURL"}, Required: true, Mode: LeaderMode,
 			value: parsed(&c.Queue, queueURLForm, ParseQueueURL),
-			Help: "URL of the SQS queue that gets the notices. none: there is no queue, AWS is asked nothing, and " +
+			Help: "URL of the SQS queue that gets the notices. none: there is no queue, nothing in AWS is asked but for " +
+				"sweep-interval, and " +
 				"the notices are what pods in IMDS mode report.",
 		},
 		{

@@ -36,9 +36,6 @@ func (c *Options) validateReports() (wrong Problems) {
 		const why = "cannot be false with queue-url none: pods report to who holds the Lease"
 		wrong = append(wrong, Problem{"leader-elect", why})
 	}
-	if c.SweepInterval > 0 && c.Region == "" {
-		wrong = append(wrong, Problem{"aws-region", "is required for sweep-interval with queue-url none"})
-	}
 	return wrong
 }
 

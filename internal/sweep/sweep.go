@@ -128,7 +128,11 @@ func (s *Sweep) Run(ctx context.Context) {
 			return
 		}
 		s.Metrics.Swept(len(s.retained), err)
-		s.search.Ended(s.Log, "lifecycle hooks whose notices are lost", err, hintFor(err))
+		what := "lifecycle hooks whose notices are lost"
+		if s.NoQueue {
+			what = "lifecycle hooks"
+		}
+		s.search.Ended(s.Log, what, err, hintFor(err))
 	}
 }
 
@@ -171,7 +175,7 @@ func (s *Sweep) sweep(ctx context.Context) error {
 			return
 		}
 		waiting[w.Instance] = before
-		if len(s.HookNames) == 0 && s.Handler.Terminates(w.Instance, before.after.Add(-clocksDiffer)) {
+		if !s.NoQueue && len(s.HookNames) == 0 && s.Handler.Terminates(w.Instance, before.after.Add(-clocksDiffer)) {
 			return // the rules may leave other hooks to their owners
 		}
 		overdue[w.Group] = append(overdue[w.Group], w.Instance)

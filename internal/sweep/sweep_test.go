@@ -182,6 +182,7 @@ func play(t *testing.T, w *world, story func(after func(sweeps int))) {
 // Alerts count hooks whose notices were lost.
 func TestWithoutAQueueNoNoticeOfAHookIsLost(t *testing.T) {
 	w := &world{nodes: []string{ours}, hooks: oneHook, waiting: []asg.Waiting{{Instance: ours, Group: "workers"}}, noQueue: true}
+	w.event = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) // an earlier leader's sweep has told of the termination, not of all its hooks
 	play(t, w, func(after func(int)) {
 		after(3)
 		if log := w.log.String(); len(w.handled) != 1 || w.lost > 0 || strings.Contains(log, "WARN") || !strings.Contains(log, "a lifecycle hook waits") {

@@ -59,7 +59,7 @@ IMDS
 {{- else if eq (ternary "queue" "IMDS" (not (not $noQueue))) (default "" .mode) -}}
 true
 {{- else if and $noQueue (eq (default "" .mode) "hooks") -}}
-{{- if not (include "node-termination-handler.text" .of.Values.sweepInterval) }}true{{ end -}}
+{{- if not (regexMatch "^[0-9]" (include "node-termination-handler.text" .of.Values.sweepInterval)) }}true{{ end -}}
 {{- end -}}
 {{- end -}}
 
