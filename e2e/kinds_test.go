@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -109,6 +110,10 @@ func TestABlockLosesNoNodeWhenItsLeaderIsKilledInTheMiddle(t *testing.T) {
 		t.Error("the message was deleted in the middle of the drains")
 	}
 	s.leader()
+	s.eventually("the nodes of the block are cordoned", func() bool {
+		return !slices.ContainsFunc(nodes[:3], func(n node) bool { return !s.cordoned(n.name) })
+	})
+	maps.Copy(before, s.placement()) // pods of those that were cordoned first came to the others
 	s.awaitDeleted(2*soon, message)
 	s.drainedExactly(before, nodes[:3]...)
 	s.deletedLast(message)

@@ -110,9 +110,9 @@ func (t *task) hasRestarted() bool {
 	const silence = time.Minute // a kubelet that was silent for so long is not ready
 	node, there := t.c.Cluster.Look(t.found.Ref())
 	waits := slices.ContainsFunc(t.found.Intent.Entries, func(e intent.Entry) bool { return e.Returns })
-	return t.n.Hook.Action != notice.ReplaceRootVolume || !there || !waits ||
+	return t.n.Hook.Action != notice.ReplaceRootVolume || there && (!waits ||
 		t.found.Intent.BootID != "" && cluster.BootID(node) != t.found.Intent.BootID ||
-		cluster.ReadySince(node).After(t.n.Time) || time.Since(t.n.Time) > silence
+		cluster.ReadySince(node).After(t.n.Time) || time.Since(t.n.Time) > silence)
 }
 
 // backInService reverts what was done to the nodes in earlier lives of the instance,

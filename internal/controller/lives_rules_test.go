@@ -235,8 +235,9 @@ func (w *world) roomsOf(r *nodeRecord, i intent.Intent, now time.Time) (rooms []
 		rooms = append(rooms, lifeRoom{"all nodes", strconv.Itoa(n), func(*nodeRecord) bool { return true }})
 	}
 	var limit *lifeRule
+	others := slices.ContainsFunc(i.Entries, func(e intent.Entry) bool { return !e.ReplaceFirst && w.hasTime(e, now) })
 	for _, e := range i.Entries {
-		if !w.hasTime(e, now) {
+		if !w.hasTime(e, now) || e.ReplaceFirst && others { // its limit bounds who waits for a replacement
 			continue
 		}
 		rule := w.ruleOf(e)
