@@ -24,7 +24,8 @@ func TestEventsThatAreRefusedHoldNoDrainUp(t *testing.T) {
 		free, held = min(free, s.drainBehind(try, false)), min(held, s.drainBehind(try, true))
 		report(t, "20 nodes of 10 pods: the last evicted after %s, and %s where every second Event is refused: %.2f times as long",
 			free.Round(time.Millisecond), held.Round(time.Millisecond), held.Seconds()/free.Seconds())
-		bound := free * 11 / 10
+		// A gate that an Event closes would stay closed for a second. Two runs of the same differ by a tenth of that.
+		bound := free*11/10 + 200*time.Millisecond
 		if held <= bound {
 			return
 		}

@@ -1,8 +1,11 @@
 package helm
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 const viewers = `rbac.viewers=[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"on-call"}]`
@@ -40,6 +43,27 @@ func TestWhoMayLookIsNobodyUnlessTheValuesSaySo(t *testing.T) {
 				t.Errorf("%d objects for viewers, %d with pods/proxy", roles, lets)
 			}
 		})
+	}
+}
+
+// Without a queue the options of lifecycle hooks count if the leader looks for hooks, by whichever way it is told to.
+func TestOptionsOfHooksCountWithoutAQueueWhereItLooksForHooks(t *testing.T) {
+	t.Parallel()
+	h, root := program(t)
+	for set, want := range map[string]bool{
+		"": false, ",sweepInterval=-1": false, ",sweepInterval=30": true,
+		",extraEnv[0].name=SWEEP_INTERVAL,extraEnv[0].value=30": true,
+	} {
+		r, err := render(t, h, Chart(root), Image, "--set", "queueURL=none,heartbeatInterval=60"+set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := slices.ContainsFunc(r.deployment.Spec.Template.Spec.Containers[0].Env, func(e corev1.EnvVar) bool {
+			return e.Name == "HEARTBEAT_INTERVAL" && e.Value == "60"
+		})
+		if got != want {
+			t.Errorf("with %q the heartbeats count: %t, want %t", set, got, want)
+		}
 	}
 }
 

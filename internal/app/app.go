@@ -4,6 +4,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -171,6 +172,9 @@ func (a *App) serveCluster() (err error) {
 // queue.
 func (a *App) serveAWS(ctx context.Context) error {
 	o := a.options
+	if o.Queue.None() && o.Region == "" {
+		return errors.New("aws-region: is required for sweep-interval with queue-url none")
+	}
 	aws, err := newAWSClients(ctx, o, a.log, a.metrics)
 	if err != nil {
 		return err

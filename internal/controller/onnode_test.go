@@ -621,7 +621,7 @@ func TestTheHookOfAReportedTerminationIsCompleted(t *testing.T) {
 	for _, takes := range []time.Duration{2 * time.Second, 2 * time.Minute} {
 		t.Run(takes.String(), func(t *testing.T) {
 			tell(t, func(s *story) {
-				s.sweeps, s.drain.takes = true, takes
+				s.sweeps, s.noQueue, s.drain.takes = true, true, takes
 				s.edit = func(c *Config) { c.Instances, c.ManagedTag = lookup.NoEC2{}, "" }
 				s.lead()
 				began := s.quietly(awssim.Terminating, "drain", 10*time.Minute).Started
@@ -754,6 +754,24 @@ func TestALeaderHasItsTimeFromTheReportOn(t *testing.T) {
 		s.patchTakes.Store(int64(9 * time.Second))
 		p.patchTakes.Store(int64(9 * time.Second))
 		p.interrupts()
+		s.after(10 * time.Second)
+		p.patchTakes.Store(0)
+		s.after(time.Minute)
+		p.wantDrains(1, 0)
+	})
+}
+
+// The Node is made again, with a report that is as slow as the first.
+func TestALeaderHasItsTimeFromTheReportOnTheNextNodeOn(t *testing.T) {
+	t.Parallel()
+	tell(t, func(s *story) {
+		p := s.onNode(time.Second)
+		p.interrupts()
+		s.after(5 * time.Second)
+		s.patchTakes.Store(int64(9 * time.Second))
+		p.patchTakes.Store(int64(9 * time.Second))
+		s.makeAnew("uid 2")
+		s.lead()
 		s.after(10 * time.Second)
 		p.patchTakes.Store(0)
 		s.after(time.Minute)

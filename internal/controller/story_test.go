@@ -65,6 +65,8 @@ type story struct {
 	interval time.Duration
 	// sweeps: leaders look for hooks that wait without a notice.
 	sweeps bool
+	// noQueue: they are those of a leader that has its notices from pods.
+	noQueue bool
 	// poll: leaders ask EC2 each minute for scheduled events and failed status checks, as poll says.
 	poll       func(*status.Poll)
 	stop       func()                                  // the leader, where a story needs that
@@ -190,7 +192,8 @@ func (s *story) lead() (stop func()) {
 	all.Go(func() { s.must(server.Serve(ctx)) })
 	if s.sweeps {
 		swept := &sweep.Sweep{
-			Groups: cfg.Hooks.(*asg.Hooks), Handler: c.Unannounced(), HookNames: cfg.HookNames, Interval: 30 * time.Second, Log: cfg.Log, Metrics: metrics,
+			Groups: cfg.Hooks.(*asg.Hooks), Handler: c.Unannounced(), HookNames: cfg.HookNames, NoQueue: s.noQueue,
+			Interval: 30 * time.Second, Log: cfg.Log, Metrics: metrics,
 		}
 		all.Go(func() { swept.Run(ctx) })
 	}

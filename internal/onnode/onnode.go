@@ -368,12 +368,12 @@ func (r *reporter) write(ctx context.Context, node *corev1.Node) error {
 	if err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.on, r.deaf = node.UID, deaf
 		for k := range r.told {
-			if t := &r.told[k]; t.reported.IsZero() && written.Has(t.ID) {
+			if t := &r.told[k]; written.Has(t.ID) && (t.reported.IsZero() || r.on != node.UID) {
 				t.reported = time.Now()
 			}
 		}
+		r.on, r.deaf = node.UID, deaf
 	}
 	return err
 }

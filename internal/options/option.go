@@ -70,13 +70,13 @@ func (m Mode) excludes(o *Options) bool {
 	return false
 }
 
-// whyIdle says why an option has no effect on a handler with the options o.
-func whyIdle(o *Options) string {
+// whyIdle says why an option of a mode has no effect on a handler with the options o.
+func whyIdle(o *Options, mode Mode) string {
 	switch {
 	case o.IMDS:
 		return "this handler runs in IMDS mode"
-	case o.Queue.None() && o.SweepInterval == 0:
-		return "this handler has no queue, nor sweep-interval"
+	case o.Queue.None() && mode == HookMode:
+		return "this handler has neither a queue nor sweep-interval"
 	case o.Queue.None():
 		return "this handler has no queue"
 	}

@@ -688,12 +688,17 @@ func TestWithoutAQueueAWSIsNotAsked(t *testing.T) {
 		t.Errorf("%v, %+v", err, got)
 	}
 	got, err = parse([]string{"--check-tag-before-draining"}, []string{"QUEUE_URL=none", "STATUS_INTERVAL=50", "DRAIN_IMPAIRED_INSTANCES=true"})
-	warned := []string{"--check-tag-before-draining, STATUS_INTERVAL, DRAIN_IMPAIRED_INSTANCES have no effect: this handler has no queue, nor sweep-interval"}
+	warned := []string{"--check-tag-before-draining, STATUS_INTERVAL, DRAIN_IMPAIRED_INSTANCES have no effect: this handler has no queue"}
 	if diff := cmp.Diff(warned, got.Warnings); err != nil || diff != "" || got.CheckTag || got.StatusInterval != 0 || got.DrainImpaired {
 		t.Errorf("%v, %+v, warnings (-want +got):\n%s", err, got, diff)
 	}
-	_, err = parse([]string{"--sweep-interval=60"}, []string{"QUEUE_URL=none"})
-	if err == nil || !strings.Contains(err.Error(), "aws-region: is required for sweep-interval") {
+	got, err = parse([]string{"--heartbeat-interval=60"}, []string{"QUEUE_URL=none"})
+	warned = []string{"--heartbeat-interval has no effect: this handler has neither a queue nor sweep-interval"}
+	if diff := cmp.Diff(warned, got.Warnings); err != nil || diff != "" {
+		t.Errorf("%v, warnings (-want +got):\n%s", err, diff)
+	}
+	_, err = parse([]string{"--sweep-interval=60", "--aws-endpoint=http://127.0.0.1:1"}, []string{"QUEUE_URL=none", "AWS_USE_FIPS_ENDPOINT=true"})
+	if err == nil || !strings.Contains(err.Error(), "AWS_USE_FIPS_ENDPOINT: cannot be true when aws-endpoint") {
 		t.Errorf("%v", err)
 	}
 	got, err = parse([]string{"--sweep-interval=60"}, []string{"QUEUE_URL=none", "AWS_REGION=us-east-1", "HEARTBEAT_INTERVAL=60"})

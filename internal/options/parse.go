@@ -62,9 +62,6 @@ func (p Parser) Parse() (*Options, error) {
 		const text = "is required in IMDS mode: give --node-name or NODE_NAME, from the downward API"
 		problems = append(problems, Problem{"node-name", text})
 	}
-	if o.Queue.None() && !o.IMDS && o.SweepInterval > 0 && o.Region == "" && !p.QueueOptional {
-		problems = append(problems, Problem{"aws-region", "is required for sweep-interval with queue-url none"})
-	}
 	return o, append(problems, o.validate(got, p.Env)...).Err()
 }
 
@@ -124,21 +121,22 @@ func (c *Options) resetIdle(table []Option, got map[string]Setting) {
 	if c.Queue.None() && got["sweep-interval"].From == FromDefault {
 		c.SweepInterval = 0
 	}
-	var idle []string
+	idle := map[string][]string{}
 	for _, o := range table {
 		if g := got[o.Flag]; g.From != FromDefault && o.Mode.excludes(c) {
-			idle = append(idle, g.From)
+			why := whyIdle(c, o.Mode)
+			idle[why] = append(idle[why], g.From)
 			got[o.Flag] = Setting{o.Default, FromDefault}
 			delete(c.Changed, o.Flag)
 			_ = o.value.set(o.Default) // read has reported it if it is wrong
 		}
 	}
-	switch len(idle) {
-	case 0:
-	case 1:
-		c.Warnings = append(c.Warnings, idle[0]+" has no effect: "+whyIdle(c))
-	default:
-		c.Warnings = append(c.Warnings, strings.Join(idle, ", ")+" have no effect: "+whyIdle(c))
+	for _, why := range slices.Sorted(maps.Keys(idle)) {
+		have := "has"
+		if len(idle[why]) > 1 {
+			have = "have"
+		}
+		c.Warnings = append(c.Warnings, fmt.Sprintf("%s %s no effect: %s", strings.Join(idle[why], ", "), have, why))
 	}
 }
 

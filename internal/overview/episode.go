@@ -1,6 +1,9 @@
 package overview
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A History is what has happened.
 type History struct {
@@ -71,6 +74,11 @@ type Notice struct {
 	Code     string    `json:"code,omitempty"` // of a scheduled change
 	Rule     string    `json:"rule,omitempty"`
 	Deadline time.Time `json:"deadline,omitzero"`
+}
+
+// Tells reports whether one of the episode's notices is of the event, as far as it is known.
+func (e *Episode) Tells(event string) bool {
+	return slices.ContainsFunc(e.Notices, func(n Notice) bool { return n.ID == event || slices.Contains(n.Also, event) })
 }
 
 // Counts say what became of the pods that had to leave. Each is in one of the first six, and one that was cut short in

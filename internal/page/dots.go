@@ -127,12 +127,12 @@ func stories(episodes []overview.Episode, now time.Time) []story {
 
 // became names what is not zero.
 func became(p *overview.Counts) string {
-	partial := ""
-	if p.Partial {
-		partial = "since a pause or a change of leader"
+	text := joined(some(p.Evicted, "evicted"), some(p.Forced, "forced"), some(p.Ended, "ended"), some(p.Missed, "missed"),
+		some(p.Lost, "lost"), some(p.Unconfirmed, "unconfirmed"), some(p.Cut, "cut short"))
+	if p.Partial && text != "" {
+		text += " since a pause or a change of leader"
 	}
-	return joined(some(p.Evicted, "evicted"), some(p.Forced, "forced"), some(p.Ended, "ended"), some(p.Missed, "missed"),
-		some(p.Lost, "lost"), some(p.Unconfirmed, "unconfirmed"), some(p.Cut, "cut short"), partial)
+	return text
 }
 
 // A scale places slack: seconds are far apart near zero, where they count, and hours are near each other.

@@ -429,6 +429,18 @@ func TestHostileNamesDoNothing(t *testing.T) {
 	}
 }
 
+func TestCountsThatAreNotOfAllPodsSaySinceWhen(t *testing.T) {
+	for want, counts := range map[string]overview.Counts{
+		"3 evicted": {Evicted: 3},
+		"3 evicted, 1 lost since a pause or a change of leader": {Evicted: 3, Lost: 1, Partial: true},
+		"": {Partial: true},
+	} {
+		if got := became(&counts); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestTextsAreShownAsTheyCanBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"shop/web": "shop/web", "": "", "naïve": "naïve", "a\u202eb": "a\ufffdb", "a\nb\x00": "a\ufffdb\ufffd", "\xff": "\ufffd",

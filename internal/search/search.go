@@ -2,6 +2,7 @@
 package search
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,8 @@ const Jitter = 0.1
 // Rounds are those of a search. It is a safety net: of several failures the first and the end are logged, and the pause
 // after each is twice as long. Only Unseen may be called concurrently.
 type Rounds struct {
+	Longest time.Duration // the longest pause, unless the interval is longer; zero: LongestPause
+
 	failed int       // so many times in a row
 	since  time.Time // the first of these
 	unseen atomic.Pointer[string]
@@ -31,7 +34,7 @@ type Rounds struct {
 func (r *Rounds) Wait(ctx context.Context, interval time.Duration) error {
 	pause := interval
 	if r.failed > 0 {
-		longest := max(interval, LongestPause)
+		longest := max(interval, cmp.Or(r.Longest, LongestPause))
 		pause = retry.Backoff{First: min(2*interval, longest), Max: longest, Factor: 2}.Pause(r.failed)
 	}
 	return retry.Sleep(ctx, retry.Jitter(pause, Jitter))

@@ -10,6 +10,22 @@ import (
 	"github.com/go-logr/logr"
 )
 
+func TestTheLongestPauseIsThatOfTheSearch(t *testing.T) {
+	for longest, want := range map[time.Duration]time.Duration{0: LongestPause, time.Minute: time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			r := Rounds{Longest: longest}
+			for range 8 {
+				r.Ended(logr.Discard(), "hooks", errors.New("no answer"), "")
+			}
+			began := time.Now()
+			err := r.Wait(t.Context(), 30*time.Second)
+			if pause := time.Since(began); err != nil || pause < want*8/10 || pause > want*12/10 {
+				t.Errorf("longest %s: a pause of %s, %v", longest, pause, err)
+			}
+		})
+	}
+}
+
 func TestWhatIsNotFoundIsToldWithTheLatestReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r Rounds

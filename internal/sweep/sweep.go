@@ -82,7 +82,7 @@ type Sweep struct {
 	// are surely another program's: the hooks of EKS managed node groups, and hooks with a
 	// notification target.
 	HookNames []string
-	// NoQueue: nobody else tells of hooks, which is no fault then.
+	// NoQueue: nobody else tells of hooks, which is no fault then, and a sweep that fails is repeated within a minute.
 	NoQueue  bool
 	Interval time.Duration
 	Log      logr.Logger
@@ -119,6 +119,10 @@ func (s *Sweep) Run(ctx context.Context) {
 	s.hooks = map[string]groupHooks{}
 	s.waiting, s.retained, s.handled = map[string]wait{}, map[string]string{}, search.NewOnce[intent.Hook]()
 	defer s.handled.Wait()
+	what := "lifecycle hooks whose notices are lost"
+	if s.NoQueue {
+		what, s.search.Longest = "lifecycle hooks", time.Minute
+	}
 	for {
 		if s.search.Wait(ctx, s.Interval) != nil {
 			return
@@ -128,10 +132,6 @@ func (s *Sweep) Run(ctx context.Context) {
 			return
 		}
 		s.Metrics.Swept(len(s.retained), err)
-		what := "lifecycle hooks whose notices are lost"
-		if s.NoQueue {
-			what = "lifecycle hooks"
-		}
 		s.search.Ended(s.Log, what, err, hintFor(err))
 	}
 }
@@ -247,7 +247,7 @@ func (s *Sweep) handle(ctx context.Context, a intent.Hook, w wait) {
 	s.handled.Begin(a, func() (time.Duration, error) {
 		acted, err := s.carryOut(ctx, a, w)
 		if err != nil && ctx.Err() == nil {
-			logging.Warn(s.Log, "what a lost notice asked for was not done: trying again",
+			logging.Warn(s.Log, "what a lifecycle hook asks for was not done: trying again",
 				"error", err, "instance", a.Instance, "group", a.Group, "hook", a.Name)
 		}
 		if acted {

@@ -58,10 +58,7 @@ func (t *target) sendAndFollow(ctx context.Context, sim Simulation, view *rehear
 		err = fmt.Errorf("%w; it stays in the queue: a handler may still act on it, until the queue's retention ends", err)
 	}
 	became, cut := s.pods(ctx, last)
-	if err == nil && cut > 0 {
-		err = fmt.Errorf("the node was drained, but %d of its pods were killed before the end of their grace periods; "+
-			"kubectl nth report --node %s names them", cut, t.node.Name)
-	}
+	err = orCutShort(err, cut, t.node.Name)
 	var failed error
 	if sim.JSON {
 		failed = s.writeResult(term.Out, last, err)
@@ -207,6 +204,15 @@ func (s *sentNotice) describe(p progress) string {
 	return text
 }
 
+// orCutShort is err, or says how many pods were killed too early.
+func orCutShort(err error, cut int, node string) error {
+	if err != nil || cut == 0 {
+		return err
+	}
+	return fmt.Errorf("the node was drained, but %d of its pods were killed before the end of their grace periods; "+
+		"kubectl nth report --node %s names them", cut, node)
+}
+
 // pods is a line about what became of the pods, in the words of report; empty: the drain has not ended, or the leader
 // does not say. It says so a moment after the node does.
 func (s *sentNotice) pods(ctx context.Context, last progress) (text string, cut int) {
@@ -223,6 +229,7 @@ func (s *sentNotice) pods(ctx context.Context, last progress) (text string, cut 
 			break
 		}
 		r := overview.Report{Episodes: overview.Select(h.Episodes, s.node.Name, s.sent)}
+		r.Episodes = slices.DeleteFunc(r.Episodes, func(e overview.Episode) bool { return !e.Tells(s.notice.ID) })
 		switch text = r.Pods(); {
 		case text != "":
 			for k := range r.Episodes {

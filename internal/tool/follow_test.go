@@ -131,7 +131,11 @@ func TestTheEndOfASimulationTellsOfThePodsWhereTheLeaderDoes(t *testing.T) {
 	sent := time.Now()
 	drained := &overview.History{At: sent, Episodes: []overview.Episode{
 		{Node: "b", Ended: sent.Add(time.Minute), Pods: &overview.Counts{Lost: 7}},
-		{Node: "a", Ended: sent.Add(time.Minute), Pods: &overview.Counts{Evicted: 3, Forced: 1, Cut: 2, Missed: 1}},
+		{Node: "a", Ended: sent.Add(time.Second), Pods: &overview.Counts{Evicted: 1, Cut: 1}, Notices: []overview.Notice{{ID: "another"}}},
+		{
+			Node: "a", Ended: sent.Add(time.Minute), Pods: &overview.Counts{Evicted: 3, Forced: 1, Cut: 2, Missed: 1},
+			Notices: []overview.Notice{{ID: "first", Also: []string{"sent"}}},
+		},
 		{Node: "a", Ended: sent.Add(-time.Minute), Pods: &overview.Counts{Evicted: 50}},
 	}}
 	answers := []http.HandlerFunc{serves(&overview.History{At: sent}), serves(drained)}
@@ -158,10 +162,17 @@ func TestTheEndOfASimulationTellsOfThePodsWhereTheLeaderDoes(t *testing.T) {
 		s := sentNotice{sent: sent, target: &target{
 			Session: &Session{Options: c, client: server.viewer(t).client, origin: &Origin{release: &Release{namespace: "node-termination-handler"}}},
 			node:    &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+			notice:  sample.Notice{ID: "sent"},
 		}}
 		if got, cut := s.pods(t.Context(), tt.last); got != tt.want || cut != tt.cut {
 			t.Errorf("%s: %q, %d cut, want %q, %d", name, got, cut, tt.want, tt.cut)
 		}
+	}
+	if err := orCutShort(nil, 2, "a"); err == nil || !strings.Contains(err.Error(), "2 of its pods were killed") {
+		t.Errorf("two were killed too early: %v", err)
+	}
+	if err := orCutShort(nil, 0, "a"); err != nil {
+		t.Errorf("none was: %v", err)
 	}
 }
 

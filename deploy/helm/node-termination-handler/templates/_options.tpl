@@ -51,6 +51,15 @@ IMDS
 {{- if and (eq $queue "none") (eq (include "node-termination-handler.mode" .) "queue") }}true{{ end -}}
 {{- end -}}
 
+{{/* Not empty if the values ask for sweeps of lifecycle hooks. */}}
+{{- define "node-termination-handler.sweeps" -}}
+{{- $interval := include "node-termination-handler.text" .Values.sweepInterval -}}
+{{- range .Values.extraEnv -}}
+{{- if eq .name "SWEEP_INTERVAL" }}{{ $interval = default "" .value | toString | trim }}{{ end -}}
+{{- end -}}
+{{- if regexMatch "^[0-9]" $interval }}true{{ end -}}
+{{- end -}}
+
 {{/* Not empty if options of a mode do not count for the pods: dict "mode" "queue" "of" . */}}
 {{- define "node-termination-handler.isIdle" -}}
 {{- $noQueue := include "node-termination-handler.noQueue" .of -}}
@@ -59,7 +68,7 @@ IMDS
 {{- else if eq (ternary "queue" "IMDS" (not (not $noQueue))) (default "" .mode) -}}
 true
 {{- else if and $noQueue (eq (default "" .mode) "hooks") -}}
-{{- if not (regexMatch "^[0-9]" (include "node-termination-handler.text" .of.Values.sweepInterval)) }}true{{ end -}}
+{{- if not (include "node-termination-handler.sweeps" .of) }}true{{ end -}}
 {{- end -}}
 {{- end -}}
 
