@@ -52,6 +52,7 @@ func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 		if !ok {
 			return
 		}
+		asks := time.Now()
 		n, err := s.poll(ctx, settling, asked, longPoll)
 		if ctx.Err() != nil {
 			return
@@ -61,7 +62,7 @@ func (s *Server) receive(ctx, settling context.Context, refused chan<- error) {
 			return
 		}
 		if err != nil {
-			s.health.noteFailure(err)
+			s.health.noteFailure(err, asks)
 			failing.Failed(s.Log, err)
 			if retry.Sleep(ctx, min(receiveBackoff.Pause(failing.Failures), receiveBackoff.Max)) != nil {
 				return

@@ -195,9 +195,10 @@ type health struct {
 	mu       sync.Mutex
 	received time.Time // when SQS last answered one
 
-	failures int // in a row
-	since    time.Time
-	why      string // the last one has failed
+	failures int       // in a row
+	since    time.Time // the first of these began
+	silent   bool      // the last one had no answer, for longer than a long poll takes
+	why      string    // the last one has failed
 }
 
 func (h *health) noteReceive() {
@@ -206,14 +207,15 @@ func (h *health) noteReceive() {
 	h.received, h.failures = time.Now(), 0
 }
 
-func (h *health) noteFailure(err error) {
+// noteFailure notes that a receive has failed that began then.
+func (h *health) noteFailure(err error, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.failures == 0 {
-		h.since = time.Now()
+		h.since = began
 	}
 	h.failures++
-	h.why = err.Error()
+	h.silent, h.why = time.Since(began) > longPoll, err.Error()
 }
 
 // lastReceive returns when SQS last answered a receive; zero if it never did.
@@ -227,7 +229,7 @@ func (h *health) lastReceive() time.Time {
 func (h *health) failing() (since time.Time, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.failures < 2 { // the next long poll may succeed, and tells only at its end
+	if h.failures == 0 || h.failures == 1 && !h.silent { // the next long poll may succeed, and tells only at its end
 		return time.Time{}, ""
 	}
 	return h.since, h.why

@@ -805,6 +805,9 @@ func TestReceiveThatGetsNoAnswerIsGivenUp(t *testing.T) {
 		if s.seen.counted().receiveFailed != 1 {
 			t.Errorf("%d failures in a minute, want one after 30s", s.seen.counted().receiveFailed)
 		}
+		if since, why := s.Failing(); time.Since(since) < 40*time.Second || !strings.Contains(why, "deadline exceeded") {
+			t.Errorf("receives fail since %s: %q", since, why)
+		}
 	})
 }
 

@@ -1,7 +1,6 @@
 package tool
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -159,20 +158,10 @@ func healthOf(o *overview.Overview) Health {
 		return Deaf
 	case o.Stuck() > 0, o.LeftPods():
 		return Stuck
-	case o.Source != overview.Leader, o.Resuming, len(o.Unseen) > 0, isLate(o):
+	case o.Source != overview.Leader, o.Resuming, len(o.Unseen) > 0:
 		return Uncertain
 	}
 	return Healthy
-}
-
-// isLate reports whether the queue has not answered for longer than a receive takes, though none has failed twice yet.
-func isLate(o *overview.Overview) bool {
-	const long = 35 * time.Second // as the readiness probe has it
-	if o.Queue == nil {
-		return false
-	}
-	last := cmp.Or(o.Queue.LastReceive, o.LeadsSince)
-	return !last.IsZero() && o.At.Sub(last) > long
 }
 
 // framed is a text as it is written.

@@ -254,7 +254,6 @@ func TestWhatTheLeaderDoesNotSeeIsNotHealthy(t *testing.T) {
 	stuck := []overview.Node{{Deadline: time.Now(), Stage: overview.Draining}}
 	quiet := []overview.Cordoned{{Node: "a"}}
 	missed := []overview.Cordoned{{Node: "b", Missed: true}, {Node: "a"}}
-	at := time.Now()
 	for _, test := range []struct {
 		o    overview.Overview
 		want Health
@@ -263,10 +262,6 @@ func TestWhatTheLeaderDoesNotSeeIsNotHealthy(t *testing.T) {
 		{overview.Overview{Source: overview.Leader, Cordoned: quiet}, Healthy},
 		{overview.Overview{Source: overview.Leader, Cordoned: missed}, Stuck},
 		{overview.Overview{Source: overview.Leader, Unseen: unseen}, Uncertain},
-		{overview.Overview{Source: overview.Leader, At: at, Queue: &overview.Queue{LastReceive: at.Add(-30 * time.Second)}}, Healthy},
-		{overview.Overview{Source: overview.Leader, At: at, Queue: &overview.Queue{LastReceive: at.Add(-40 * time.Second)}}, Uncertain},
-		{overview.Overview{Source: overview.Leader, At: at, LeadsSince: at.Add(-40 * time.Second), Queue: &overview.Queue{}}, Uncertain},
-		{overview.Overview{Source: overview.Leader, At: at, LeadsSince: at.Add(-10 * time.Second), Queue: &overview.Queue{}}, Healthy},
 		{overview.Overview{Source: overview.Leader, Unseen: unseen, Nodes: stuck, At: time.Now()}, Stuck},
 	} {
 		if got := healthOf(&test.o); got != test.want {
