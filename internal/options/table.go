@@ -238,7 +238,8 @@ func (c *Options) drainOptions() []Option {
 			DefaultText: "none with queue-url none",
 			value:       secondsOr(&c.SweepInterval, 0, 10, 3600),
 			Help: "Seconds between two sweeps for lifecycle hooks whose notices were lost, with queue-url none for " +
-				"all: their nodes are drained too. Needs autoscaling:DescribeAutoScalingGroups and autoscaling:RecordLifecycleActionHeartbeat. " +
+				"all: their nodes are drained too. Needs autoscaling:DescribeAutoScalingGroups and " +
+				"autoscaling:RecordLifecycleActionHeartbeat. " +
 				"Without lifecycle-hook-names, hooks of EKS managed node groups and hooks with a notification target " +
 				"are left to their owners. Negative: no sweeps.",
 		},
