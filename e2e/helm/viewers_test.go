@@ -52,7 +52,8 @@ func TestOptionsOfHooksCountWithoutAQueueWhereItLooksForHooks(t *testing.T) {
 	h, root := program(t)
 	for set, want := range map[string]bool{
 		"": false, ",sweepInterval=-1": false, ",sweepInterval=30": true,
-		",extraEnv[0].name=SWEEP_INTERVAL,extraEnv[0].value=30": true,
+		",extraEnv[0].name=SWEEP_INTERVAL,extraEnv[0].value=30":                            true,
+		",extraEnv[0].name=SWEEP_INTERVAL,extraEnv[0].valueFrom.configMapKeyRef.key=sweep": true,
 	} {
 		r, err := render(t, h, Chart(root), Image, "--set", "queueURL=none,heartbeatInterval=60"+set)
 		if err != nil {

@@ -51,6 +51,18 @@ func TestRunListensOnTheAddressesOfItsOptions(t *testing.T) {
 	}
 }
 
+func TestHooksWithoutAQueueNeedARegion(t *testing.T) {
+	o := &options.Options{Kubeconfig: kubeconfigOf(t, testServer), PodGracePeriod: -1, SweepInterval: time.Minute}
+	o.Queue.Text = "none"
+	if _, err := New(t.Context(), o, logr.Discard(), ""); err == nil || !strings.HasPrefix(err.Error(), "aws-region: is required") {
+		t.Errorf("without a region: %v", err)
+	}
+	o.Region = "us-east-1"
+	if _, err := New(t.Context(), o, logr.Discard(), ""); err != nil {
+		t.Errorf("with one: %v", err)
+	}
+}
+
 func TestAReplicaThatStandsByNotesWhatADeletedNodeCarried(t *testing.T) {
 	const queue = "http://127.0.0.1:1/123456789012/queue"
 	node := fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"a","uid":"1","resourceVersion":"1","annotations":{%q:%q}}}`,

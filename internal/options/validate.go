@@ -16,7 +16,7 @@ func (c *Options) validate(got map[string]Setting, env map[string]string) Proble
 	case c.IMDS:
 		return slices.Concat(c.validateNode(), c.validateServers(got))
 	case c.Queue.None():
-		return slices.Concat(c.validateReports(env), c.validateHeartbeats(got), c.validateServers(got))
+		return slices.Concat(c.validateReports(), c.validateHeartbeats(got), c.validateServers(got))
 	}
 	return slices.Concat(c.validateAWS(got, env), c.validateHeartbeats(got), c.validateServers(got))
 }
@@ -30,14 +30,11 @@ func (c *Options) validateNode() Problems {
 }
 
 // validateReports checks the options of a leader without a queue, which asks AWS nothing but Auto Scaling for hooks.
-func (c *Options) validateReports(env map[string]string) (wrong Problems) {
+func (c *Options) validateReports() (wrong Problems) {
 	c.CheckTag, c.StatusInterval = false, 0
 	if !c.LeaderElect {
 		const why = "cannot be false with queue-url none: pods report to who holds the Lease"
 		wrong = append(wrong, Problem{"leader-elect", why})
-	}
-	if c.SweepInterval > 0 {
-		wrong = append(wrong, c.validateEndpoints(env)...)
 	}
 	return wrong
 }

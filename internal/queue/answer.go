@@ -28,8 +28,10 @@ type answer struct {
 	taken bool          // this answer has it
 }
 
-// bound is an option of a receive that makes it read its response that way.
+// bound is an option of a receive that makes it read its response that way. It is one try: the receiver has a pause
+// between two of its own, and the time of a long poll is for one.
 func (a *answer) bound(o *sqs.Options) {
+	o.RetryMaxAttempts = 1
 	o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
 		read := func(
 			ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,

@@ -197,20 +197,23 @@ type health struct {
 
 	failures int       // in a row
 	since    time.Time // the first of these began
-	silent   bool      // the last one had no answer, for longer than a long poll takes
+	silent   bool      // the last one had no answer for longer than a long poll takes, nor had others meanwhile
 	why      string    // the last one has failed
 }
 
 func (h *health) noteReceive() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.received, h.failures = time.Now(), 0
+	h.received, h.failures, h.silent = time.Now(), 0, false
 }
 
 // noteFailure notes that a receive has failed that began then.
 func (h *health) noteFailure(err error, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.received.After(began) { // another receiver's
+		began = h.received
+	}
 	if h.failures == 0 {
 		h.since = began
 	}
@@ -229,7 +232,7 @@ func (h *health) lastReceive() time.Time {
 func (h *health) failing() (since time.Time, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.failures == 0 || h.failures == 1 && !h.silent { // the next long poll may succeed, and tells only at its end
+	if h.failures < 3 && !h.silent { // the next long poll may succeed, and tells only at its end
 		return time.Time{}, ""
 	}
 	return h.since, h.why

@@ -811,6 +811,50 @@ func TestReceiveThatGetsNoAnswerIsGivenUp(t *testing.T) {
 	})
 }
 
+// A receive that fails says little: the next one tells only after a long poll.
+func TestReceivesFailOnceSQSIsSilentOrHasFailedThrice(t *testing.T) {
+	type receive struct {
+		takes  time.Duration
+		answer bool
+	}
+	no := receive{time.Second, false}
+	for name, tt := range map[string]struct {
+		receives []receive     // one after the other
+		others   time.Duration // ago, another receiver was answered; zero: none was
+		fails    time.Duration // for how long; zero: they do not
+	}{
+		"answered":                 {[]receive{{20 * time.Second, true}}, 0, 0},
+		"cut off in a long poll":   {[]receive{{15 * time.Second, false}}, 0, 0},
+		"failed twice":             {[]receive{no, no}, 0, 0},
+		"failed three times":       {[]receive{no, no, no}, 0, 3 * time.Second},
+		"answered in between":      {[]receive{no, no, {time.Second, true}, no}, 0, 0},
+		"silent":                   {[]receive{{30 * time.Second, false}}, 0, 30 * time.Second},
+		"silent to one of several": {[]receive{{30 * time.Second, false}}, 10 * time.Second, 0},
+		"silent, then answered":    {[]receive{{30 * time.Second, false}, {20 * time.Second, true}}, 0, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var h health
+			for _, r := range tt.receives {
+				began := time.Now()
+				time.Sleep(r.takes - tt.others)
+				if tt.others > 0 {
+					h.noteReceive()
+					time.Sleep(tt.others)
+				}
+				if r.answer {
+					h.noteReceive()
+				} else {
+					h.noteFailure(errors.New("why"), began)
+				}
+			}
+			since, why := h.failing()
+			if tt.fails == 0 && !since.IsZero() || tt.fails > 0 && (time.Since(since) != tt.fails || why != "why") {
+				t.Errorf("%s: failing since %s, %q, want for %s", name, since, why, tt.fails)
+			}
+		})
+	}
+}
+
 func TestDeniedReceiveNamesTheActionAndGoesOn(t *testing.T) {
 	story(t, &Server{Handler: returning(nil, 0)}, func(t *testing.T, s serving) {
 		s.q.set(func() { s.q.fail = failing("ReceiveMessage", errAccessDenied) })

@@ -47,7 +47,7 @@ func (r *Rounds) Ended(log logr.Logger, what string, err error, hint string) {
 		log.Info("what nobody tells of can be found again", "what", what)
 		r.unseen.Store(nil)
 	case err != nil && r.failed == 0:
-		logging.Warn(log, "what nobody tells of cannot be found: trying again, less and less often",
+		logging.Warn(log, "what nobody tells of cannot be found: trying again",
 			"what", what, "error", err, "hint", hint)
 		r.since = time.Now()
 	}

@@ -82,7 +82,8 @@ type Sweep struct {
 	// are surely another program's: the hooks of EKS managed node groups, and hooks with a
 	// notification target.
 	HookNames []string
-	// NoQueue: nobody else tells of hooks, which is no fault then, and a sweep that fails is repeated within a minute.
+	// NoQueue: nobody else tells of hooks, which is no fault then. A sweep that fails is repeated after a minute, or
+	// after its interval if that is longer.
 	NoQueue  bool
 	Interval time.Duration
 	Log      logr.Logger

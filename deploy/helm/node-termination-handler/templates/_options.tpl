@@ -55,7 +55,7 @@ IMDS
 {{- define "node-termination-handler.sweeps" -}}
 {{- $interval := include "node-termination-handler.text" .Values.sweepInterval -}}
 {{- range .Values.extraEnv -}}
-{{- if eq .name "SWEEP_INTERVAL" }}{{ $interval = default "" .value | toString | trim }}{{ end -}}
+{{- if eq .name "SWEEP_INTERVAL" }}{{ $interval = ternary "0" (default "" .value | toString | trim) (hasKey . "valueFrom") }}{{ end -}}
 {{- end -}}
 {{- if regexMatch "^[0-9]" $interval }}true{{ end -}}
 {{- end -}}
